@@ -1,0 +1,41 @@
+// HF model folders: read weights into the chunk store, write them back so that transformers loads them.
+// Not thread-safe; not while a schedule runs.
+#pragma once
+#include <filesystem>
+#include <optional>
+
+#include "base/files.h"
+#include "runtime/chunk_store.h"
+
+namespace protrain {
+
+// Looks for model.safetensors, or model.safetensors.index.json and its shards; checks names, shapes, dtypes, bounds and
+// duplicates before anything is allocated. Error(kFiles) naming file and tensor.
+class ModelFolder {
+ public:
+  ModelFolder(Files&, const std::filesystem::path&, const ModelSpec&);
+  ~ModelFolder();
+  DType dtype() const;                     // of most elements
+  void load(ChunkStore&) const;            // masters; refuses NaN and infinity, naming tensor and index
+  std::string config_json() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Weights drawn as ParameterSpec::fill says; a function of (seed, parameter name, element) only.
+void fill_random(ChunkStore&, std::uint64_t seed);
+
+struct ExportOptions {
+  DType dtype = DType::kBf16;
+  Bytes shard_bytes = 5 * kGiB;            // a larger model is sharded, with an index
+  bool sync = false;
+};
+// Writes model*.safetensors (+ index), config.json with the matching dtype, and copies generation_config.json and tokenizer
+// files from `source` when given.
+void export_model(Files&, const ChunkStore&, const std::string& config_json,
+                  const std::optional<std::filesystem::path>& source, const std::filesystem::path& to,
+                  const ExportOptions&);
+
+}  // namespace protrain

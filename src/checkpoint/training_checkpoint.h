@@ -1,0 +1,34 @@
+// checkpoint-<step>/: an HF-loadable model plus everything that resume needs. Written aside, synced, commit mark last: a
+// folder counts only with its mark, whatever happened to the process. Not thread-safe; not while a schedule runs.
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "checkpoint/model_files.h"
+
+namespace protrain {
+
+struct TrainingState {
+  std::int64_t step = 0;                // updates seen, skipped ones included: position in data and schedule
+  std::int64_t applied_updates = 0;     // Adam's t
+  std::uint64_t data_fingerprint = 0;
+  std::string extra_json;               // what train/ adds (resolved config, log history, ...), a JSON object
+};
+
+struct SaveOptions {
+  int keep_last = 0;                    // save_total_limit; 0 = all
+  ExportOptions model;
+};
+
+// Returns the committed folder. Older committed ones are removed only after the new one is committed.
+std::filesystem::path save_checkpoint(Files&, const ChunkStore&, const TrainingState&, const std::string& config_json,
+                                      const std::optional<std::filesystem::path>& source,
+                                      const std::filesystem::path& output_dir, const SaveOptions&);
+// Newest committed checkpoint of output_dir, if any. Incomplete ones are ignored.
+std::optional<std::filesystem::path> newest_checkpoint(Files&, const std::filesystem::path& output_dir);
+// Restores weights, residuals, moments bit for bit (whatever chunk sizes) and returns the rest. Error(kFiles).
+TrainingState load_checkpoint(Files&, const std::filesystem::path& checkpoint, ChunkStore&);
+
+}  // namespace protrain

@@ -1,0 +1,91 @@
+// The accelerator as the runtime sees it: one arena a tier, in-order streams, events. `cpu` simulates it in host RAM,
+// `cuda` is the real one; decorators add throttling and faults. Holds no tensor and no LibTorch.
+//
+// Thread safety: Device's methods may be called from any thread; a Stream has one issuing thread at a time; an Event may
+// be shared freely. Ownership: a Device outlives its streams; arenas live as long as the Device.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/units.h"
+
+namespace protrain {
+
+enum class Tier : std::uint8_t { kDevice, kPinned, kPageable, kDisk };
+enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+
+// A place inside a tier's one arena: a plan can name it without the hardware.
+struct Range {
+  Tier tier = Tier::kDevice;
+  Bytes offset = 0;
+  Bytes bytes = 0;
+  bool operator==(const Range&) const = default;
+};
+
+class EventState {
+ public:
+  virtual ~EventState() = default;
+  virtual bool ready() const = 0;
+  virtual void wait() const = 0;  // rethrows the error of the work it stands for
+};
+
+// A point in a stream. A default Event is one that has already passed.
+class Event {
+ public:
+  Event() = default;
+  explicit Event(std::shared_ptr<EventState> state) : state_(std::move(state)) {}
+  bool ready() const { return !state_ || state_->ready(); }
+  void wait() const {
+    if (state_) state_->wait();
+  }
+  const std::shared_ptr<EventState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<EventState> state_;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void copy(std::byte* to, const std::byte* from, Bytes) = 0;  // memory is read and written when executed
+  virtual void zero(std::byte* to, Bytes) = 0;
+  virtual void wait(const Event&) = 0;  // later work waits, the host does not. Only for events already recorded.
+  virtual Event record() = 0;
+  // Runs fn on the CALLING thread with earlier work of this stream done (cpu) or enqueued (cuda): fn issues its work to
+  // native(). A worker's own thread team would change bits.
+  virtual void call(const std::function<void()>& fn) = 0;
+  virtual void synchronize() = 0;  // host wait for everything issued; rethrows errors
+  virtual void* native() const = 0;  // cudaStream_t, or nullptr on cpu
+};
+
+struct MemoryUse {
+  Bytes total = 0;   // of the whole device, as the driver says
+  Bytes in_use = 0;  // by anyone
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual std::string name() const = 0;
+  virtual Bytes capacity() const = 0;               // bytes that an arena may take now
+  virtual std::byte* arena(Tier, Bytes) = 0;        // once a tier, 2 MiB aligned; Error(kDoesNotFit) if refused
+  virtual std::unique_ptr<Stream> stream(std::string_view lane) = 0;
+  virtual MemoryUse memory() const = 0;
+  virtual double seconds_between(const Event& first, const Event& second) const = 0;  // both ready
+};
+
+struct CpuDeviceOptions {
+  Bytes capacity = 0;                    // 0: physical memory
+  double h2d_bytes_per_second = 0;       // 0: unthrottled
+  double d2h_bytes_per_second = 0;
+};
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& = {});
+
+bool cuda_compiled();                      // this build has CUDA code
+int cuda_device_count();                   // 0 without driver, GPU or CUDA code; never throws
+std::unique_ptr<Device> make_cuda_device(int index);  // Error(kConfig) when there is none
+
+}  // namespace protrain

@@ -1,0 +1,47 @@
+// Owns where every byte of weights and optimizer state of this process lives. Knows no tensor.
+//
+// Thread safety: const methods any thread; read and write not while a schedule runs.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "block/block.h"
+#include "device/device.h"
+#include "plan/plan.h"
+
+namespace protrain {
+
+class ChunkStore {
+ public:
+  // The store keeps references: spec, chunks and layout outlive it. `device_arena` is Device::arena(kDevice, ...).
+  ChunkStore(const ModelSpec&, const std::vector<Chunk>&, const Layout&, const RunShape&, Device&,
+             std::byte* device_arena);
+  ~ChunkStore();
+
+  const ModelSpec& spec() const;
+  DType compute() const;
+  std::byte* at(const Range&) const;
+  Range home(Id chunk, Part) const;
+  bool has(Id chunk, Part) const;
+  // Range of one parameter's part; its true elements only, no padding.
+  Range parameter(Id parameter, Part) const;
+
+  // Host <-> the parameter's part, element [first, first + count): raw bytes of part_dtype. Staged, any size, synchronous.
+  void read(Id parameter, Part, std::int64_t first, std::int64_t count, std::byte* to) const;
+  void write(Id parameter, Part, std::int64_t first, std::int64_t count, const std::byte* from);
+  // The fp32 master of elements [first, first + count), whatever the compute dtype. write_master rounds the weight and
+  // keeps the residual (bf16 compute); m and v are not touched.
+  void read_master(Id parameter, std::int64_t first, std::int64_t count, float* to) const;
+  void write_master(Id parameter, std::int64_t first, std::int64_t count, const float* from);
+  void zero_moments();
+
+  // Addresses for a block, in the order of its BlockSpec; stable for the whole run. `first` as in ParameterBytes.
+  std::vector<ParameterBytes> bind(Id block, bool first) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace protrain

@@ -1,0 +1,34 @@
+// The one bridge to LibTorch: tensors over ranges that the runtime owns, the current stream, determinism.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "base/dtype.h"
+#include "device/device.h"
+
+namespace protrain {
+
+at::ScalarType scalar_type(DType);
+
+// A tensor over memory that someone else owns and that outlives it. Contiguous. `bytes` may be null only for empty shapes.
+at::Tensor view(const std::byte* bytes, at::IntArrayRef shape, DType, DeviceKind);
+
+// Makes LibTorch issue its work to this stream while it lives (nothing on the CPU). One thread.
+class StreamScope {
+ public:
+  StreamScope(const Stream&, DeviceKind);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+struct TorchOptions {
+  int compute_threads = 1;     // fixed at start, stored in checkpoints: it changes bits on the CPU
+  bool deterministic = false;
+};
+void set_up_torch(const TorchOptions&);  // once, before the first block runs
+
+}  // namespace protrain
