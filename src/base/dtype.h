@@ -1,5 +1,6 @@
 // Element types of tensors in files, on the host and on the device.
 #pragma once
+#include <optional>
 #include <string_view>
 
 #include "base/units.h"
@@ -7,6 +8,8 @@
 namespace protrain {
 
 enum class DType : std::uint8_t { kF32, kBf16, kF16, kF64, kI64, kI32, kI16, kU8, kBool };
+inline constexpr DType kDTypes[] = {DType::kF32, DType::kBf16, DType::kF16, DType::kF64, DType::kI64,
+                                    DType::kI32, DType::kI16,  DType::kU8,  DType::kBool};
 
 constexpr Bytes size_of(DType type) {
   switch (type) {
@@ -23,7 +26,8 @@ constexpr Bytes size_of(DType type) {
   return 0;
 }
 
-std::string_view safetensors_name(DType);    // "F32", "BF16", ...
-std::string_view transformers_name(DType);   // "float32", "bfloat16", "float16"
+std::string_view safetensors_name(DType);                // "F32", "BF16", ...
+std::string_view transformers_name(DType);               // "float32", "bfloat16", "float16"
+std::optional<DType> dtype_from_name(std::string_view);  // either spelling, exact case
 
 }  // namespace protrain

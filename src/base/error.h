@@ -1,6 +1,6 @@
-// The two kinds of failure. Error: the user's (or the machine's) to mend; its message is one line that names the file, key
-// or tensor, the value, and what would be right; `code` is the process's exit code. InternalError: a broken invariant.
-// Nothing in the library prints or exits: src/cli turns these into one line and an exit code.
+// The two kinds of failure. Error: the user's (or the machine's) to mend; its message is one line that names the file,
+// key or tensor, the value, and what would be right; `code` is the process's exit code. InternalError: a broken
+// invariant. Nothing in the library prints or exits: src/cli turns these into one line and an exit code.
 #pragma once
 #include <fmt/core.h>
 
@@ -16,7 +16,7 @@ enum class ExitCode : int {
   kConfig = 2,
   kDoesNotFit = 3,
   kData = 4,
-  kFiles = 5,          // model or checkpoint files
+  kFiles = 5,  // model or checkpoint files
   kNonFinite = 6,
   kCommunication = 7,
   kInterrupted = 130,  // SIGINT, with a checkpoint saved
@@ -48,7 +48,7 @@ template <typename... Args>
 }  // namespace protrain
 
 // Invariants only, never user input; on in every build.
-#define PROTRAIN_CHECK(condition, ...)                                                                            \
-  do {                                                                                                            \
-    if (!(condition)) ::protrain::fail_check(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__));      \
+#define PROTRAIN_CHECK(condition, ...)                                                                       \
+  do {                                                                                                       \
+    if (!(condition)) ::protrain::fail_check(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -15,28 +15,29 @@ namespace protrain {
 
 class WritableFile {
  public:
-  virtual ~WritableFile() = default;                          // closes without sync, never throws
-  virtual void write(std::span<const std::byte>) = 0;         // appends all of it
+  virtual ~WritableFile() = default;                   // closes without sync, never throws
+  virtual void write(std::span<const std::byte>) = 0;  // appends all of it
   virtual void write_at(Bytes offset, std::span<const std::byte>) = 0;
-  virtual void sync() = 0;                                    // data and size reach the disk
-  virtual void close() = 0;                                   // reports late errors; the destructor does not
+  virtual void sync() = 0;   // data and size reach the disk
+  virtual void close() = 0;  // reports late errors; the destructor does not
 };
 
 class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
   virtual Bytes size() const = 0;
-  virtual void read_at(Bytes offset, std::span<std::byte>) const = 0;  // all of it or Error; thread-safe; leaves no mapping
+  virtual void read_at(Bytes offset,
+                       std::span<std::byte>) const = 0;  // all of it or Error; thread-safe; leaves no mapping
 };
 
 class Files {
  public:
   virtual ~Files() = default;
-  virtual std::unique_ptr<WritableFile> create(const std::filesystem::path&) = 0;      // truncates
+  virtual std::unique_ptr<WritableFile> create(const std::filesystem::path&) = 0;  // truncates
   virtual std::unique_ptr<ReadableFile> open(const std::filesystem::path&) = 0;
   virtual bool exists(const std::filesystem::path&) = 0;
   virtual void make_directories(const std::filesystem::path&) = 0;
-  virtual std::vector<std::string> list(const std::filesystem::path&) = 0;             // names, sorted
+  virtual std::vector<std::string> list(const std::filesystem::path&) = 0;  // names, sorted
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
   virtual void remove_all(const std::filesystem::path&) = 0;
   virtual void sync_directory(const std::filesystem::path&) = 0;

@@ -9,7 +9,7 @@
 namespace protrain::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
-using Sink = std::function<void(Level, const std::string&)>;
+using Sink = std::function<void(Level, const std::string&)>;  // called one line at a time; must not log itself
 
 void set_sink(Sink);  // replaces the sink; an empty one silences. Not while other threads log.
 void write(Level, const std::string&);

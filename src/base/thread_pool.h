@@ -17,8 +17,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const;
-  // Calls fn(begin, end) on disjoint ranges that cover [0, n), each start a multiple of `grain`. Returns when all ended;
-  // rethrows the first exception. What a range computes must not depend on where the cuts fall.
+  // Calls fn(begin, end) on disjoint ranges that cover [0, n), each start a multiple of `grain`. Returns when all
+  // ended; rethrows the first exception. What a range computes must not depend on where the cuts fall.
   void parallel_for(std::int64_t n, std::int64_t grain, const std::function<void(std::int64_t, std::int64_t)>& fn);
 
  private:

@@ -1,0 +1,101 @@
+#include "base/cgroup.h"
+
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace protrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+// First two words of a small file; absent file or words give empty strings.
+std::pair<std::string, std::string> words(const fs::path& path) {
+  std::pair<std::string, std::string> result;
+  std::ifstream file(path);
+  file >> result.first >> result.second;
+  return result;
+}
+
+std::optional<double> number(const std::string& word) {
+  try {
+    std::size_t used = 0;
+    const double value = std::stod(word, &used);
+    if (used == word.size() && value > 0) return value;
+  } catch (const std::exception&) {
+    // "max", "-1" or nothing at all: no limit
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+void lower(std::optional<T>& limit, std::optional<T> candidate) {
+  if (candidate && (!limit || *candidate < *limit)) limit = candidate;
+}
+
+// v1 says "unlimited" by a number near 2^63.
+std::optional<Bytes> bytes(const std::string& word) {
+  const auto value = number(word);
+  if (!value || *value > 1e18) return std::nullopt;
+  return static_cast<Bytes>(*value);
+}
+
+void read_v2(const fs::path& folder, CgroupLimits& limits) {
+  const auto [quota, period] = words(folder / "cpu.max");
+  if (const auto q = number(quota), p = number(period); q && p) lower<double>(limits.cores, *q / *p);
+  lower(limits.memory, bytes(words(folder / "memory.max").first));
+}
+
+void read_v1(const fs::path& folder, CgroupLimits& limits) {
+  const auto quota = number(words(folder / "cpu.cfs_quota_us").first);
+  const auto period = number(words(folder / "cpu.cfs_period_us").first);
+  if (quota && period) lower<double>(limits.cores, *quota / *period);
+  lower(limits.memory, bytes(words(folder / "memory.limit_in_bytes").first));
+}
+
+// The group's folder and all its ancestors up to the mount. Inside a container the path may be the host's and absent
+// here; the mount's own files are then the container's.
+std::vector<fs::path> ancestry(const fs::path& mount, const std::string& group) {
+  std::vector<fs::path> folders{mount};
+  fs::path folder = mount;
+  for (const fs::path& part : fs::path(group).relative_path()) {
+    if (part == "..") return {mount};
+    folder /= part;
+    folders.push_back(folder);
+  }
+  return folders;
+}
+
+}  // namespace
+
+CgroupLimits cgroup_limits(const fs::path& root) {
+  CgroupLimits limits;
+  const fs::path mount = root / "sys/fs/cgroup";
+  std::ifstream groups(root / "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const auto first = line.find(':');
+    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string group = line.substr(second + 1);
+    if (controllers.empty()) {
+      for (const fs::path& folder : ancestry(mount, group)) read_v2(folder, limits);
+    } else if (controllers.find("cpu") != std::string::npos || controllers == "memory") {
+      for (const fs::path& folder : ancestry(mount / controllers, group)) read_v1(folder, limits);
+    }
+  }
+  return limits;
+}
+
+Bytes physical_memory() {
+  struct sysinfo info{};
+  if (sysinfo(&info) != 0) return 0;
+  return static_cast<Bytes>(info.totalram) * static_cast<Bytes>(info.mem_unit);
+}
+
+Bytes host_memory_limit() { return std::min(physical_memory(), cgroup_limits().memory.value_or(physical_memory())); }
+
+}  // namespace protrain

@@ -1,0 +1,123 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/cgroup.h"
+#include "base/error.h"
+#include "base/units.h"
+
+namespace protrain {
+
+int allowed_cores() {
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+  // A machine may have more cores than the default mask holds: grow it until the kernel is content.
+  for (int size = 1024; size <= (1 << 20); size *= 2) {
+    cpu_set_t* mask = CPU_ALLOC(size);
+    if (mask == nullptr) break;
+    const std::size_t bytes = CPU_ALLOC_SIZE(size);
+    const bool known = sched_getaffinity(0, bytes, mask) == 0;
+    if (known) cores = CPU_COUNT_S(bytes, mask);
+    CPU_FREE(mask);
+    if (known) break;
+  }
+  if (const auto quota = cgroup_limits().cores) cores = std::min(cores, static_cast<int>(*quota));
+  return std::max(cores, 1);
+}
+
+struct ThreadPool::State {
+  std::mutex callers;  // held for the whole of one parallel_for
+
+  std::mutex mutex;  // guards everything below
+  std::condition_variable work;
+  std::condition_variable done;
+  std::uint64_t round = 0;
+  bool stop = false;
+  int busy = 0;
+  const std::function<void(std::int64_t, std::int64_t)>* fn = nullptr;
+  std::int64_t n = 0;
+  std::int64_t share = 0;
+  std::exception_ptr error;
+
+  std::vector<std::thread> threads;
+
+  // Fixed equal cuts: thread k always gets the k-th share, which keeps pages near the core that touched them first.
+  void run_share(int index) {
+    const std::int64_t begin = std::min(n, index * share);
+    const std::int64_t end = std::min(n, begin + share);
+    if (begin >= end) return;
+    try {
+      (*fn)(begin, end);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  }
+
+  void serve(int index) {
+    std::uint64_t seen = 0;
+    std::unique_lock lock(mutex);
+    for (;;) {
+      work.wait(lock, [&] { return stop || round != seen; });
+      if (stop) return;
+      seen = round;
+      lock.unlock();
+      run_share(index);
+      lock.lock();
+      if (--busy == 0) done.notify_one();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+  PROTRAIN_CHECK(threads >= 1, "{} threads", threads);
+  for (int index = 1; index < threads; ++index) {
+    state_->threads.emplace_back([state = state_.get(), index] { state->serve(index); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->work.notify_all();
+  for (std::thread& thread : state_->threads) thread.join();
+}
+
+int ThreadPool::threads() const { return static_cast<int>(state_->threads.size()) + 1; }
+
+void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
+                              const std::function<void(std::int64_t, std::int64_t)>& fn) {
+  PROTRAIN_CHECK(n >= 0 && grain > 0, "n {}, grain {}", n, grain);
+  if (n == 0) return;
+  State& state = *state_;
+  if (state.threads.empty() || n <= grain) {
+    const std::lock_guard callers(state.callers);
+    fn(0, n);
+    return;
+  }
+  const std::lock_guard callers(state.callers);
+  {
+    const std::lock_guard lock(state.mutex);
+    state.fn = &fn;
+    state.n = n;
+    state.share = round_up(ceil_div(n, threads()), grain);
+    state.error = nullptr;
+    state.busy = static_cast<int>(state.threads.size());
+    ++state.round;
+  }
+  state.work.notify_all();
+  state.run_share(0);
+  std::unique_lock lock(state.mutex);
+  state.done.wait(lock, [&] { return state.busy == 0; });
+  if (state.error) std::rethrow_exception(std::exchange(state.error, nullptr));
+}
+
+}  // namespace protrain
