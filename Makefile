@@ -1,0 +1,20 @@
+# The commands of README. Each sets up what it needs (tools/setup.sh).
+.PHONY: build demo check test test-full clean
+
+build:
+	@tools/setup.sh > /dev/null && tools/configure.sh release && ninja -C build/release protrain
+
+demo: build
+	@examples/demo/run.sh
+
+check:
+	@tools/test.sh check
+
+test:
+	@tools/test.sh test
+
+test-full:
+	@tools/test.sh full
+
+clean:
+	rm -rf build
