@@ -50,13 +50,19 @@ if [ "${1:-}" != "--print" ]; then
       die "pip could not install python/requirements.lock"
     touch "$venv/complete"
   fi
-  # A GPU but no CUDA compiler: the compiler's wheels beside the CUDA libraries that torch brought.
-  if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ] && [ ! -f "$venv/nvcc" ] &&
-     { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 || [ "${PROTRAIN_NVCC_FROM_WHEELS:-}" = 1 ]; }; then
-    echo "protrain setup: no nvcc here; installing the compiler's wheels" >&2
+  # A GPU but no CUDA compiler: the compiler's wheels, beside the CUDA libraries that torch brought.
+  have_nvcc() { command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+  have_gpu() { command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; }
+  if [ ! -s "$venv/nvcc" ] && { [ "${PROTRAIN_NVCC_FROM_WHEELS:-}" = 1 ] || { have_gpu && ! have_nvcc; }; }; then
+    echo "protrain setup: installing a CUDA compiler from wheels" >&2
     "$venv/bin/python" -m pip install --quiet --no-deps --disable-pip-version-check nvidia-cuda-nvcc==13.0.88 \
       nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85 >&2 || die "no CUDA compiler to be had"
-    find "$venv" -name nvcc -type f -path '*bin/nvcc' | head -n 1 > "$venv/nvcc"
+    nvcc=$(find "$venv" -path '*/cu13/bin/nvcc' | head -n 1)
+    # What CMake looks for and the wheels leave out.
+    toolkit=$(dirname "$(dirname "$nvcc")")
+    ln -sfn libcudart.so.13 "$toolkit/lib/libcudart.so"
+    [ -e "$toolkit/lib64" ] || ln -s lib "$toolkit/lib64"
+    echo "$nvcc" > "$venv/nvcc"
   fi
 fi
 echo "$venv"
