@@ -1,8 +1,8 @@
 // The accelerator as the runtime sees it: one arena a tier, in-order streams, events. `cpu` simulates it in host RAM,
 // `cuda` is the real one; decorators add throttling and faults. Holds no tensor and no LibTorch.
 //
-// Thread safety: Device's methods may be called from any thread; a Stream has one issuing thread at a time; an Event may
-// be shared freely. Ownership: a Device outlives its streams; arenas live as long as the Device.
+// Thread safety: Device's methods may be called from any thread; a Stream has one issuing thread at a time; an Event
+// may be shared freely. Ownership: a Device outlives its streams; arenas live as long as the Device.
 #pragma once
 #include <functional>
 #include <memory>
@@ -56,7 +56,7 @@ class Stream {
   // Runs fn on the CALLING thread with earlier work of this stream done (cpu) or enqueued (cuda): fn issues its work to
   // native(). A worker's own thread team would change bits.
   virtual void call(const std::function<void()>& fn) = 0;
-  virtual void synchronize() = 0;  // host wait for everything issued; rethrows errors
+  virtual void synchronize() = 0;    // host wait for everything issued; rethrows errors
   virtual void* native() const = 0;  // cudaStream_t, or nullptr on cpu
 };
 
@@ -70,22 +70,22 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;
-  virtual Bytes capacity() const = 0;               // bytes that an arena may take now
-  virtual std::byte* arena(Tier, Bytes) = 0;        // once a tier, 2 MiB aligned; Error(kDoesNotFit) if refused
+  virtual Bytes capacity() const = 0;         // bytes that an arena may take now
+  virtual std::byte* arena(Tier, Bytes) = 0;  // once a tier, 2 MiB aligned; Error(kDoesNotFit) if refused
   virtual std::unique_ptr<Stream> stream(std::string_view lane) = 0;
   virtual MemoryUse memory() const = 0;
   virtual double seconds_between(const Event& first, const Event& second) const = 0;  // both ready
 };
 
 struct CpuDeviceOptions {
-  Bytes capacity = 0;                    // 0: physical memory
-  double h2d_bytes_per_second = 0;       // 0: unthrottled
+  Bytes capacity = 0;               // 0: physical memory
+  double h2d_bytes_per_second = 0;  // 0: unthrottled
   double d2h_bytes_per_second = 0;
 };
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& = {});
 
-bool cuda_compiled();                      // this build has CUDA code
-int cuda_device_count();                   // 0 without driver, GPU or CUDA code; never throws
+bool cuda_compiled();                                 // this build has CUDA code
+int cuda_device_count();                              // 0 without driver, GPU or CUDA code; never throws
 std::unique_ptr<Device> make_cuda_device(int index);  // Error(kConfig) when there is none
 
 }  // namespace protrain
