@@ -1,0 +1,47 @@
+// The decoder layer of GPT-2: layer norms before attention and MLP, weights as [in, out].
+#include "model/layer_block.h"
+
+namespace protrain::model {
+namespace {
+
+class Gpt2Layer : public LayerBlock {
+ public:
+  Gpt2Layer(const Architecture& arch, const ModelSpec& spec, const BlockSpec& block, const ModelOptions& options,
+            std::shared_ptr<RopeTables> rope)
+      : LayerBlock(arch, spec, block, options, std::move(rope)), activation_(activation_of(arch.activation)) {
+    const Slots slots(spec, block);
+    attention_norm_ = Norm(slots, "ln_1");
+    qkv_ = Linear(slots, {"attn.c_attn"}, ops::WeightLayout::kInOut);
+    output_ = Linear(slots, {"attn.c_proj"}, ops::WeightLayout::kInOut);
+    mlp_norm_ = Norm(slots, "ln_2");
+    up_ = Linear(slots, {"mlp.c_fc"}, ops::WeightLayout::kInOut);
+    down_ = Linear(slots, {"mlp.c_proj"}, ops::WeightLayout::kInOut);
+  }
+
+ protected:
+  at::Tensor compute(const at::Tensor& x, const LayerCall& call) const override {
+    const Weights& w = call.weights;
+    const at::Tensor normed =
+        ops::add_layer_norm(x, {}, w.get(attention_norm_.weight), w.get(attention_norm_.bias), epsilon_).normed;
+    const at::Tensor attention = output_(w, ops::rope_attention(qkv_(w, normed), heads_, call.rope, call.batch));
+    const ops::AddNorm middle =
+        ops::add_layer_norm(drop(attention, call, 0), x, w.get(mlp_norm_.weight), w.get(mlp_norm_.bias), epsilon_);
+    const at::Tensor inner = ops::activation(up_(w, middle.normed), activation_);
+    if (call.dropout == 0) return down_(w, inner, middle.sum, call.skip_value);
+    return drop(down_(w, inner, {}, call.skip_value), call, 1).add(middle.sum);
+  }
+
+ private:
+  const ops::Activation activation_;
+  Norm attention_norm_, mlp_norm_;
+  Linear qkv_, output_, up_, down_;
+};
+
+}  // namespace
+
+std::unique_ptr<Block> make_gpt2_layer(const Architecture& arch, const ModelSpec& spec, const BlockSpec& block,
+                                       const ModelOptions& options, std::shared_ptr<RopeTables> rope) {
+  return std::make_unique<Gpt2Layer>(arch, spec, block, options, std::move(rope));
+}
+
+}  // namespace protrain::model
