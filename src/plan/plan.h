@@ -20,9 +20,9 @@ enum class Activation : std::uint8_t {
 
 struct Plan {
   int schema = 1;
-  Bytes chunk_bytes = 64 * kMiB;         // of weights; a chunk holds at least one group
-  std::vector<Activation> activation;    // per block of ModelSpec; the embedding's and head's are ignored
-  Bytes predicted_device_bytes = 0;      // Layout::bytes(kDevice)
+  Bytes chunk_bytes = 64 * kMiB;       // of weights; a chunk holds at least one group
+  std::vector<Activation> activation;  // per block of ModelSpec; the embedding's and head's are ignored
+  Bytes predicted_device_bytes = 0;    // Layout::bytes(kDevice)
 };
 
 // What the run needs beside the model, fixed before the plan is made.
@@ -31,16 +31,16 @@ struct RunShape {
   std::int64_t accumulation = 1;         // micro-batches a step
   std::vector<BatchShape> train_shapes;  // planned shapes; the layout covers the largest
   std::vector<BatchShape> eval_shapes;
-  std::int64_t eval_micro_batches = 1;   // uploaded together
+  std::int64_t eval_micro_batches = 1;  // uploaded together
 };
 
 // Parameters packed in execution order. Offsets are in elements and multiples of 256, so that every part (bf16, int16,
 // fp32) of every tensor starts at a multiple of kAlignment; within a group whose members allow it (all but the last are
 // multiples of 256 elements) there are no gaps.
 struct Chunk {
-  BlockKind kind = BlockKind::kLayer;    // body chunks have one size; embedding and head are chunks of their own
+  BlockKind kind = BlockKind::kLayer;  // body chunks have one size; embedding and head are chunks of their own
   std::vector<Id> parameters;
-  std::vector<std::int64_t> offsets;     // in elements
+  std::vector<std::int64_t> offsets;  // in elements
   std::int64_t elements = 0;
 };
 
@@ -51,18 +51,23 @@ std::string_view part_name(Part);
 
 enum class Region : std::uint8_t {
   kState,       // index: chunk x kParts + part
-  kBlockInput,  // index: block x accumulated slots (see schedule/); [T, h]
-  kInputGradient,
-  kBatch,       // index: 0, 1 alternating by step; all micro-batches of a step
-  kLosses,      // one double a micro-batch
-  kNorms,       // squared norm of each tensor + scratch tiles
-  kControl,     // StepControl
-  kBatchStaging,  // pinned; index 0, 1: the host side of kBatch
-  kResults,       // pinned; StepControl as it came back
+  kBlockInput,  // index: block (from 1); [T, h]. Training: one a block. Evaluation alternates between those of 1 and 2
+  kInputGradient,  // index: block mod 2; [T, h]: the gradient of that block's input
+  kBatch,          // index: 0, 1 alternating by step; all micro-batches of a step
+  kLosses,         // one double a micro-batch
+  kNorms,          // index 0: squared norm of each parameter, by id; 1: partial sums of one tensor
+  kControl,        // StepControl
+  kBatchStaging,   // pinned; index 0, 1: the host side of kBatch
+  kResults,        // pinned; StepControl as it came back
 };
 std::string_view region_name(Region);
 
-// Every region of every tier. Entries do not overlap.
+// Sizes that the optimizer's kernels fix and this layer cannot see; src/runtime checks that they agree.
+inline constexpr Bytes kControlBytes = 24;                  // sizeof(StepControl)
+inline constexpr std::int64_t kNormPartialElements = 4096;  // kNormTile: elements behind one partial sum (a double)
+
+// Every region of every tier. Entries do not overlap, stand in order of (region, index), and start at multiples of
+// kAlignment.
 struct Layout {
   struct Entry {
     Region region;
@@ -71,9 +76,9 @@ struct Layout {
   };
   std::vector<Entry> entries;
 
-  Range find(Region, Id index) const;  // InternalError when absent
+  Range find(Region, Id index = 0) const;  // InternalError when absent
   bool contains(Region, Id index) const;
-  Bytes bytes(Tier) const;             // largest end offset = peak
+  Bytes bytes(Tier) const;  // largest end offset = peak
 };
 
 // Where the parameter is: its chunk and element offset in it.
@@ -82,10 +87,14 @@ struct Place {
   std::int64_t offset = 0;
 };
 
+// Body chunks take whole blocks while they fit; a block larger than a chunk is cut between groups. Where chunk_bytes is
+// less than the largest group of a layer, that group sets the size.
 std::vector<Chunk> make_chunks(const ModelSpec&, Bytes chunk_bytes, DType compute);
+// By parameter id.
 std::vector<Place> places(const ModelSpec&, const std::vector<Chunk>&);
-// Whether a parameter's gradient is summed in fp32 before it is rounded to the wire dtype: bf16 compute with accumulation,
-// and always for what the embedding and the head touch (token tiles, tied sums).
+// Whether a parameter's gradient is summed in fp32 before it is rounded to the wire dtype: in bf16 compute with
+// accumulation, and always for what the embedding and the head touch (token tiles, tied sums). Never in fp32 compute,
+// where the gradient on the wire is that sum. The same for all parameters of a chunk.
 bool accumulates(const ModelSpec&, const RunShape&, Id parameter);
 
 // Refuses (Error(kConfig)) a plan that this model or run cannot take, with the reason.

@@ -15,7 +15,7 @@ struct Span {
 };
 
 struct Timeline {
-  std::vector<Span> spans;   // in task order
+  std::vector<Span> spans;  // in task order
   double seconds = 0;
 };
 
