@@ -1,10 +1,9 @@
-// The pieces of autograd that blocks need: a kept graph, its backward, and two small operators. Private to model/.
+// The pieces of autograd that blocks need: a kept graph and its backward, and where work goes. Private to model/.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 
 #include <functional>
-#include <vector>
 
 #include "block/block.h"
 
@@ -22,9 +21,6 @@ class BlockGraph : public SavedGraph {
   at::Tensor x_;
   torch::autograd::Edge y_;
 };
-
-// [T, a], [T, b], ... -> [T, a + b + ...]; gradients of the parts are contiguous.
-at::Tensor join_columns(const std::vector<at::Tensor>& parts);
 
 // x; rows with ids[t] == id pass no gradient. ids int32 [T].
 at::Tensor stop_gradient_of(const at::Tensor& x, const at::Tensor& ids, std::int64_t id);

@@ -64,7 +64,7 @@ class EmbeddingBlock : public Block {
     }
     const double dropout = context.training ? arch_.embedding_dropout : 0;
     if (dropout == 0) return y;
-    return ops::dropout(y, dropout, micro_batch_key(context.dropout_key, call.what.micro_batch), kEmbeddingSite);
+    return ops::dropout(y, dropout, context.dropout_key, kEmbeddingSite, first_row(call));
   }
 
   const Architecture arch_;

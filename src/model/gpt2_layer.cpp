@@ -21,11 +21,11 @@ class Gpt2Layer : public LayerBlock {
  protected:
   at::Tensor compute(const at::Tensor& x, const LayerCall& call) const override {
     const Weights& w = call.weights;
-    const at::Tensor normed =
-        ops::add_layer_norm(x, {}, w.get(attention_norm_.weight), w.get(attention_norm_.bias), epsilon_).normed;
-    const at::Tensor attention = output_(w, ops::rope_attention(qkv_(w, normed), heads_, call.rope, call.batch));
-    const ops::AddNorm middle =
-        ops::add_layer_norm(drop(attention, call, 0), x, w.get(mlp_norm_.weight), w.get(mlp_norm_.bias), epsilon_);
+    const ops::AddNorm start =
+        ops::add_layer_norm(x, {}, w.get(attention_norm_.weight), w.get(attention_norm_.bias), epsilon_);
+    const at::Tensor attention = output_(w, ops::rope_attention(qkv_(w, start.normed), heads_, call.rope, call.batch));
+    const ops::AddNorm middle = ops::add_layer_norm(drop(attention, call, 0), start.sum, w.get(mlp_norm_.weight),
+                                                    w.get(mlp_norm_.bias), epsilon_);
     const at::Tensor inner = ops::activation(up_(w, middle.normed), activation_);
     if (call.dropout == 0) return down_(w, inner, middle.sum, call.skip_value);
     return drop(down_(w, inner, {}, call.skip_value), call, 1).add(middle.sum);

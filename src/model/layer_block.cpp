@@ -8,13 +8,7 @@
 
 namespace protrain::model {
 
-std::uint64_t micro_batch_key(std::uint64_t step_key, Id micro_batch) {
-  // The finaliser of splitmix64: neighbouring micro-batches get unrelated keys.
-  std::uint64_t key = step_key + 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(micro_batch) + 1);
-  key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9u;
-  key = (key ^ (key >> 27)) * 0x94d049bb133111ebu;
-  return key ^ (key >> 31);
-}
+std::int64_t first_row(const BlockCall& call) { return call.what.micro_batch * call.context->shape.tokens(); }
 
 ops::AttentionBatch attention_batch(const Context& context, DeviceKind device, std::int64_t window,
                                     bool deterministic) {
@@ -56,7 +50,7 @@ LayerBlock::LayerBlock(const Architecture& arch, const ModelSpec&, const BlockSp
 
 at::Tensor LayerBlock::drop(const at::Tensor& x, const LayerCall& call, std::uint32_t site) {
   PROTRAIN_CHECK(site < kSitesPerLayer);
-  return call.dropout > 0 ? ops::dropout(x, call.dropout, call.dropout_key, call.first_site + site) : x;
+  return call.dropout > 0 ? ops::dropout(x, call.dropout, call.dropout_key, call.first_site + site, call.first_row) : x;
 }
 
 at::Tensor LayerBlock::run(const BlockCall& call, const at::Tensor& x) const {
@@ -68,7 +62,8 @@ at::Tensor LayerBlock::run(const BlockCall& call, const at::Tensor& x) const {
                         rope_->at_least(context.shape.row_tokens),
                         call.output == nullptr,
                         context.training ? dropout_ : 0,
-                        micro_batch_key(context.dropout_key, call.what.micro_batch),
+                        context.dropout_key,
+                        first_row(call),
                         kEmbeddingSite + 1 + static_cast<std::uint32_t>(block_.layer) * kSitesPerLayer};
   return compute(x, layer);
 }

@@ -17,6 +17,7 @@ struct LayerCall {
   bool skip_value = false;  // only the graph is wanted: the last product need not be computed
   double dropout = 0;       // of residual branches; 0 in evaluation
   std::uint64_t dropout_key = 0;
+  std::int64_t first_row = 0;    // of this micro-batch among the step's tokens
   std::uint32_t first_site = 0;  // of this layer's dropouts; kSitesPerLayer follow
 };
 
@@ -24,8 +25,9 @@ struct LayerCall {
 inline constexpr std::uint32_t kEmbeddingSite = 0;
 inline constexpr std::uint32_t kSitesPerLayer = 4;
 
-// The key of one micro-batch: equal rows of different micro-batches get different masks.
-std::uint64_t micro_batch_key(std::uint64_t step_key, Id micro_batch);
+// Number of the micro-batch's first token among those of the step, whose micro-batches have one shape: dropout masks do
+// not depend on how the step is cut.
+std::int64_t first_row(const BlockCall&);
 
 ops::AttentionBatch attention_batch(const Context&, DeviceKind, std::int64_t window, bool deterministic);
 

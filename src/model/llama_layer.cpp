@@ -27,11 +27,11 @@ class LlamaLayer : public LayerBlock {
  protected:
   at::Tensor compute(const at::Tensor& x, const LayerCall& call) const override {
     const Weights& w = call.weights;
-    const at::Tensor normed = ops::add_rms_norm(x, {}, w.get(attention_norm_.weight), epsilon_).normed;
-    at::Tensor qkv = qkv_(w, normed);
+    const ops::AddNorm start = ops::add_rms_norm(x, {}, w.get(attention_norm_.weight), epsilon_);
+    at::Tensor qkv = qkv_(w, start.normed);
     if (qk_norm_) qkv = ops::qk_norm(qkv, w.get(q_norm_.weight), w.get(k_norm_.weight), heads_, epsilon_);
     const at::Tensor attention = output_(w, ops::rope_attention(qkv, heads_, call.rope, call.batch));
-    const ops::AddNorm middle = ops::add_rms_norm(attention, x, w.get(mlp_norm_.weight), epsilon_);
+    const ops::AddNorm middle = ops::add_rms_norm(attention, start.sum, w.get(mlp_norm_.weight), epsilon_);
     const at::Tensor inner = ops::gated_activation(gate_up_(w, middle.normed), activation_);
     return down_(w, inner, middle.sum, call.skip_value);
   }

@@ -38,7 +38,8 @@ class OptLayer : public LayerBlock {
   }
 
   at::Tensor norm_first(const at::Tensor& x, const LayerCall& call) const {
-    const ops::AddNorm middle = norm(attention(norm(x, {}, attention_norm_, call).normed, call), x, mlp_norm_, call);
+    const ops::AddNorm start = norm(x, {}, attention_norm_, call);
+    const ops::AddNorm middle = norm(attention(start.normed, call), start.sum, mlp_norm_, call);
     const at::Tensor f = inner(middle.normed, call);
     if (call.dropout == 0) return down_(call.weights, f, middle.sum, call.skip_value);
     return drop(down_(call.weights, f, {}, call.skip_value), call, 1).add(middle.sum);

@@ -1,10 +1,11 @@
 #include "model/weights.h"
 
+#include <ATen/ops/cat.h>
+
 #include <functional>
 #include <numeric>
 
 #include "base/error.h"
-#include "model/autograd.h"
 #include "tensor/tensor.h"
 
 namespace protrain::model {
@@ -116,7 +117,7 @@ at::Tensor Linear::operator()(const Weights& weights, const at::Tensor& x, const
   }
   std::vector<at::Tensor> parts;
   for (std::size_t i = 0; i < weights_.size(); ++i) parts.push_back(one(weights, i, x, {}, false));
-  return join_columns(parts);
+  return at::cat(parts, 1);
 }
 
 }  // namespace protrain::model
