@@ -1,0 +1,89 @@
+// protrain COMMAND ...: turns words into a command, and whatever went wrong into one line and an exit code.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <new>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/terminal.h"
+
+namespace protrain::cli {
+namespace {
+
+// libgomp reads this when it is loaded, which was before main: idle threads of the LibTorch team must sleep, or they
+// take the cores of the lanes (a tiny step goes from 8 to 33 ms). So the program starts itself once more, unless the
+// user chose.
+void restart_with_passive_waiting(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY")) return;
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  execv("/proc/self/exe", argv);  // on failure: slower, not wrong
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains LLMs whose state does not fit the GPU.");
+  app.require_subcommand(1);
+
+  CLI::App* train = app.add_subcommand("train", "train CONFIG.yaml [--key value ...]: pre-train or fine-tune a model");
+  train->allow_extras();
+  train->footer(train_help);
+
+  CLI::App* prepare = app.add_subcommand("prepare", "turn text or chats into a file of tokens (prepare --help)");
+  prepare->set_help_flag();
+  prepare->prefix_command();
+
+  ExportArguments to_export;
+  CLI::App* exporting = app.add_subcommand("export", "write a checkpoint or model as a Hugging Face model");
+  exporting->add_option("from", to_export.from, "folder of a checkpoint or model")->required();
+  exporting->add_option("to", to_export.to, "folder to write")->required();
+  exporting->add_option("--dtype", to_export.dtype, "float32, bfloat16, float16 or auto: as it is")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}));
+
+  InitArguments to_init;
+  CLI::App* init = app.add_subcommand("init", "write a model with random weights");
+  init->add_option("config", to_init.config, "folder with config.json")->required();
+  init->add_option("to", to_init.to, "folder to write")->required();
+  init->add_option("--seed", to_init.seed, "of the weights");
+  init->add_option("--dtype", to_init.dtype, "float32, bfloat16 or float16")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+
+  CLI::App* version = app.add_subcommand("version", "version and what this build can do");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    fail(ExitCode::kConfig, "{}; see protrain --help", error.what());
+  }
+  if (train->parsed()) {
+    restart_with_passive_waiting(argv);
+    return train_command(train->remaining());
+  }
+  if (prepare->parsed()) return prepare_command(prepare->remaining());
+  if (exporting->parsed()) return export_command(to_export);
+  if (init->parsed()) return init_command(to_init);
+  return version->parsed() ? version_command() : 1;
+}
+
+}  // namespace
+}  // namespace protrain::cli
+
+int main(int argc, char** argv) {
+  using protrain::ExitCode;
+  using protrain::cli::print_error;
+  protrain::cli::install_log_sink();
+  ExitCode code = ExitCode::kInternal;
+  try {
+    return protrain::cli::run(argc, argv);
+  } catch (const protrain::Error& error) {
+    print_error(error.what());
+    code = error.code();
+  } catch (const std::bad_alloc&) {
+    print_error("out of host memory");
+    code = ExitCode::kDoesNotFit;
+  } catch (const std::exception& error) {
+    print_error(std::string("internal: ") + error.what());
+  }
+  return static_cast<int>(code);
+}

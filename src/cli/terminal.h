@@ -1,0 +1,14 @@
+// stderr as the program's one place for lines and the progress bar.
+#pragma once
+#include <string>
+
+#include "train/progress.h"
+
+namespace protrain::cli {
+
+void install_log_sink();
+ProgressOptions terminal_progress();
+// The one line of an error; text after its first line is left out.
+void print_error(const std::string& message);
+
+}  // namespace protrain::cli

@@ -1,0 +1,204 @@
+#include "train/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+
+namespace protrain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kLeast = "model_name_or_path: m\ntrain_file: t.jsonl\noutput_dir: out\n";
+
+TrainConfig parse(const std::string& yaml, std::vector<std::string> overrides = {}) {
+  return parse_config(kLeast + yaml, "run.yaml", overrides);
+}
+
+std::string refusal(const std::string& whole_yaml, std::vector<std::string> overrides = {}) {
+  try {
+    parse_config(whole_yaml, "run.yaml", overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string refused(const std::string& yaml, std::vector<std::string> overrides = {}) {
+  return refusal(kLeast + yaml, std::move(overrides));
+}
+
+TEST(ConfigTest, DefaultsAreThoseOfTransformers) {
+  const TrainConfig config = parse("");
+  EXPECT_EQ(config.learning_rate, 5e-5);
+  EXPECT_EQ(config.lr_scheduler_type, "linear");
+  EXPECT_EQ(config.per_device_train_batch_size, 8);
+  EXPECT_EQ(config.gradient_accumulation_steps, 1);
+  EXPECT_EQ(config.num_train_epochs, 3);
+  EXPECT_EQ(config.max_steps, -1);
+  EXPECT_EQ(config.adam_beta1, 0.9);
+  EXPECT_EQ(config.adam_beta2, 0.999);
+  EXPECT_EQ(config.adam_epsilon, 1e-8);
+  EXPECT_EQ(config.weight_decay, 0);
+  EXPECT_EQ(config.max_grad_norm, 1);
+  EXPECT_EQ(config.logging_steps, 500);
+  EXPECT_EQ(config.save_steps, 500);
+  EXPECT_EQ(config.seed, 42);
+}
+
+TEST(ConfigTest, ReadsEveryKindOfValue) {
+  const TrainConfig config = parse(
+      "learning_rate: 2.0e-4\nmax_steps: 7\npacking: yes\nbf16: auto\nchunk_bytes: 4MiB\n"
+      "report_to: [tensorboard]\ntrace_steps: [2, 5]\nform: \"alpaca\"\nresidual_dropout: 0.25\nrecompute: true\n");
+  EXPECT_EQ(config.learning_rate, 2e-4);
+  EXPECT_EQ(config.max_steps, 7);
+  EXPECT_TRUE(config.packing);
+  EXPECT_EQ(config.bf16, Switch::kAuto);
+  EXPECT_EQ(config.chunk_bytes.bytes, 4 * kMiB);
+  EXPECT_THAT(config.report_to, ElementsAre("tensorboard"));
+  EXPECT_THAT(config.trace_steps, ElementsAre(2, 5));
+  EXPECT_EQ(config.form, "alpaca");
+  EXPECT_EQ(config.residual_dropout, 0.25);
+  EXPECT_EQ(config.recompute, Switch::kTrue);
+}
+
+TEST(ConfigTest, CommandLineWinsInEverySpelling) {
+  const TrainConfig config =
+      parse("learning_rate: 1e-5\nseed: 1\n", {"--learning-rate", "3e-4", "--seed=7", "--packing", "--max_steps", "-1",
+                                               "--train-file=a.jsonl,b.jsonl", "--gradient-checkpointing"});
+  EXPECT_EQ(config.learning_rate, 3e-4);
+  EXPECT_EQ(config.seed, 7);
+  EXPECT_TRUE(config.packing);
+  EXPECT_EQ(config.max_steps, -1);
+  EXPECT_THAT(config.train_file, ElementsAre("a.jsonl", "b.jsonl"));
+  EXPECT_EQ(config.recompute, Switch::kTrue);
+}
+
+TEST(ConfigTest, UnknownKeyNamesTheNearestOneAndItsLine) {
+  EXPECT_THAT(refused("learning_rat: 1e-4\n"),
+              AllOf(HasSubstr("run.yaml:4"), HasSubstr("'learning_rat'"), HasSubstr("did you mean 'learning_rate'")));
+  EXPECT_THAT(refused("", {"--warmup-step", "3"}),
+              AllOf(HasSubstr("command line"), HasSubstr("did you mean 'warmup_steps'")));
+  EXPECT_THAT(refused("zzzzzzzzzzzzzz: 1\n"), AllOf(HasSubstr("zzzz"), HasSubstr("--help")));
+}
+
+TEST(ConfigTest, WrongValueNamesLineKeyValueAndWhatIsRight) {
+  EXPECT_THAT(refused("max_steps: ten\n"),
+              AllOf(HasSubstr("run.yaml:4"), HasSubstr("max_steps"), HasSubstr("'ten'"), HasSubstr("integer")));
+  EXPECT_THAT(refused("max_steps: 1.5\n"), HasSubstr("integer"));
+  EXPECT_THAT(refused("packing: maybe\n"), AllOf(HasSubstr("'maybe'"), HasSubstr("true or false")));
+  EXPECT_THAT(refused("bf16: half\n"), HasSubstr("true, false or auto"));
+  EXPECT_THAT(refused("learning_rate: [1, 2]\n"), AllOf(HasSubstr("[1, 2]"), HasSubstr("number")));
+  EXPECT_THAT(refused("learning_rate: nan\n"), HasSubstr("number"));
+  EXPECT_THAT(refused("learning_rate: -1\n"), HasSubstr("at least 0"));
+  EXPECT_THAT(refused("adam_beta1: 1\n"), HasSubstr("below 1"));
+  EXPECT_THAT(refused("per_device_train_batch_size: 0\n"), HasSubstr("at least 1"));
+  EXPECT_THAT(refused("lr_scheduler_type: polynomial\n"), HasSubstr("one of constant"));
+  EXPECT_THAT(refused("chunk_bytes: big\n"), HasSubstr("64MiB"));
+  EXPECT_THAT(refused("seed: {a: 1}\n"), AllOf(HasSubstr("run.yaml:4"), HasSubstr("nested")));
+  EXPECT_THAT(refused("report_to: wandb\n"), HasSubstr("tensorboard"));
+  EXPECT_THAT(refused("", {"--max_steps"}), HasSubstr("has no value"));
+  EXPECT_THAT(refused("", {"max_steps", "3"}), HasSubstr("--key value"));
+}
+
+TEST(ConfigTest, FaultyYamlNamesTheLine) {
+  EXPECT_THAT(refused("seed: [1, 2\nx: }\n"), AllOf(HasSubstr("run.yaml:"), HasSubstr("not YAML")));
+  EXPECT_THAT(refused("seed: 1\nseed: 2\n"), AllOf(HasSubstr("run.yaml:5"), HasSubstr("twice"), HasSubstr("line 4")));
+  EXPECT_THAT(refusal("- a\n- b\n"), HasSubstr("key: value"));
+  EXPECT_THAT(refusal("seed: 1\n---\nseed: 2\n"), HasSubstr("2 YAML documents"));
+}
+
+TEST(ConfigTest, EpochsAndMaxStepsTogetherAreRefusedSayingWhichToDrop) {
+  const std::string message = refused("num_train_epochs: 2\nmax_steps: 10\n");
+  EXPECT_THAT(message, AllOf(HasSubstr("num_train_epochs (run.yaml:4)"), HasSubstr("max_steps (run.yaml:5)"),
+                             HasSubstr("drop one")));
+  EXPECT_THAT(refused("num_train_epochs: 2\n", {"--max_steps", "10"}), HasSubstr("max_steps (command line)"));
+  EXPECT_EQ(parse("num_train_epochs: 2\nmax_steps: -1\n").num_train_epochs, 2);
+  EXPECT_EQ(parse("num_train_epochs: 2\n", {"--num_train_epochs", "null", "--max_steps", "10"}).max_steps, 10);
+}
+
+TEST(ConfigTest, MissingAndContradictoryKeysAreNamed) {
+  EXPECT_THAT(refusal("train_file: t\noutput_dir: o\n"), HasSubstr("model_name_or_path"));
+  EXPECT_THAT(refusal("model_name_or_path: m\noutput_dir: o\n"), HasSubstr("train_file"));
+  EXPECT_THAT(refusal("model_name_or_path: m\ntrain_file: t\n"), HasSubstr("output_dir"));
+  EXPECT_THAT(refused("config_name: c\n"), AllOf(HasSubstr("model_name_or_path"), HasSubstr("drop one")));
+  EXPECT_THAT(refused("eval_steps: 5\n"), HasSubstr("validation_file"));
+  EXPECT_THAT(refused("warmup_steps: 5\nwarmup_ratio: 0.1\n"), HasSubstr("drop one"));
+}
+
+TEST(ConfigTest, NullMeansTheDefault) {
+  EXPECT_EQ(parse("seed:\nlearning_rate: null\n").learning_rate, 5e-5);
+  EXPECT_FALSE(parse("seed:\n").is_given("seed"));
+}
+
+TEST(ConfigTest, ResumeTakesAPathOrASwitch) {
+  EXPECT_EQ(parse("resume_from_checkpoint: true\n").resume_from_checkpoint, "true");
+  EXPECT_EQ(parse("resume_from_checkpoint: false\n").resume_from_checkpoint, "");
+  EXPECT_EQ(parse("", {"--resume-from-checkpoint"}).resume_from_checkpoint, "true");
+  EXPECT_EQ(parse("resume_from_checkpoint: out/checkpoint-5\n").resume_from_checkpoint, "out/checkpoint-5");
+}
+
+TEST(ConfigTest, KeyNamesAndAliasesAreUnique) {
+  std::map<std::string_view, int> names;
+  for (const ConfigKey& key : config_keys()) {
+    ++names[key.name];
+    if (!key.alias.empty()) ++names[key.alias];
+  }
+  for (const auto& [name, count] : names) EXPECT_EQ(count, 1) << name;
+}
+
+TEST(ConfigTest, EveryDefaultIsAValueThatItsOwnKeyAccepts) {
+  const TrainConfig defaults;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.name == "model_name_or_path" || key.name == "train_file" || key.name == "output_dir") continue;
+    const std::string line = std::string(key.name) + ": " + print_value(defaults, key) + "\n";
+    EXPECT_NO_THROW(parse(line)) << line;
+  }
+}
+
+// Texts that YAML could take for something else must survive printing too.
+TEST(ConfigTest, PrintedConfigReadsBackToTheSameValues) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const std::vector<std::string> texts = {"a b",  "1",   "null", "~", "a: b", "#x", "\"q\"",
+                                          "it's", "- x", "\t",   "é", "a,b",  "{x}"};
+  const auto any_text = [&] { return texts[random() % texts.size()] + std::to_string(random() % 10); };
+  for (int i = 0; i < 200; ++i) {
+    TrainConfig config = parse("");
+    config.model_name_or_path = any_text();
+    config.train_file = {any_text(), any_text()};
+    config.output_dir = any_text();
+    config.resume_from_checkpoint = random() % 2 ? "true" : any_text();
+    config.learning_rate = std::ldexp(static_cast<double>(random()), -40);
+    config.max_steps = random() % 2 ? -1 : static_cast<std::int64_t>(random() % 100);
+    config.num_train_epochs = static_cast<double>(random() % 7) / 3;
+    config.trace_steps.assign(random() % 3, 4);
+    config.chunk_bytes.bytes = 4096 + static_cast<Bytes>(random());
+    config.bf16 = static_cast<Switch>(random() % 3);
+    if (random() % 2) config.residual_dropout = 0.125;
+    const std::string text = print_config(config);
+    const TrainConfig back = parse_config(text, "printed.yaml", {});
+    if (config.max_steps < 0) EXPECT_EQ(back.num_train_epochs, config.num_train_epochs);
+    EXPECT_EQ(print_config(back), text);
+    EXPECT_EQ(back.model_name_or_path, config.model_name_or_path);
+    EXPECT_EQ(back.train_file, config.train_file);
+    EXPECT_EQ(back.resume_from_checkpoint, config.resume_from_checkpoint);
+    EXPECT_EQ(back.learning_rate, config.learning_rate);
+    EXPECT_EQ(back.residual_dropout, config.residual_dropout);
+  }
+}
+
+TEST(ConfigTest, HelpListsEveryKey) {
+  const std::string help = describe_keys();
+  for (const ConfigKey& key : config_keys()) EXPECT_THAT(help, HasSubstr("--" + std::string(key.name) + " "));
+}
+
+}  // namespace
+}  // namespace protrain

@@ -1,0 +1,81 @@
+#include "train/data_sources.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "train/prepare_data.h"
+
+namespace protrain {
+namespace {
+
+constexpr std::int64_t kTokensLookedAt = 1 << 16;
+
+// Whether the data is plain text: in its first tokens, every one that can be a target is supervised.
+bool all_supervised(const TokenFile& file) {
+  const std::int64_t count = std::min(kTokensLookedAt, file.tokens());
+  std::vector<std::uint8_t> supervised(static_cast<std::size_t>(count));
+  file.read(0, count, nullptr, supervised.data());
+  for (std::int64_t sample = 0; sample < file.samples() && file.sample_start(sample) < count; ++sample) {
+    supervised[static_cast<std::size_t>(file.sample_start(sample))] = 1;  // never a target
+  }
+  return std::ranges::all_of(supervised, [](std::uint8_t bit) { return bit != 0; });
+}
+
+std::shared_ptr<const TokenFile> open_tokens(Files& files, const TrainConfig& config, const ModelSpec& spec,
+                                             const std::vector<std::string>& patterns, std::string_view key,
+                                             std::string& path) {
+  path = prepared_file(files, config, patterns, key).string();
+  std::shared_ptr<const TokenFile> tokens = open_token_file(files, path, config.end_token);
+  if (tokens->samples() == 0 || tokens->tokens() == 0) fail(ExitCode::kData, "{}: {} holds no sample", key, path);
+  check_vocabulary(*tokens, spec.vocabulary, path);
+  return tokens;
+}
+
+std::unique_ptr<BatchSource> open_source(const std::shared_ptr<const TokenFile>& tokens, const SamplingOptions& options,
+                                         const std::string& path, std::string_view key) {
+  std::unique_ptr<BatchSource> source = make_batch_source(tokens, options, path);
+  if (source->dropped_samples() > 0) {
+    log::warning("{}: {} of {} samples have no supervised token within cutoff_len {} and are left out", key,
+                 source->dropped_samples(), tokens->samples(), options.cutoff_len);
+  }
+  return source;
+}
+
+std::int64_t row_length(const TrainConfig& config, const ModelSpec& spec) {
+  if (spec.max_positions == 0 || config.cutoff_len <= spec.max_positions) return config.cutoff_len;
+  if (config.is_given("cutoff_len")) {
+    fail(ExitCode::kConfig, "cutoff_len ({}): {} is more than the model's {} positions", config.given.at("cutoff_len"),
+         config.cutoff_len, spec.max_positions);
+  }
+  return spec.max_positions;
+}
+
+}  // namespace
+
+DataSources open_data(Files& files, const TrainConfig& config, const ModelSpec& spec) {
+  DataSources data;
+  data.train_tokens = open_tokens(files, config, spec, config.train_file, "train_file", data.train_file);
+  data.sampling = {
+      .cutoff_len = row_length(config, spec),
+      .split_long =
+          config.split_long == Switch::kAuto ? all_supervised(*data.train_tokens) : config.split_long == Switch::kTrue,
+      .packing = config.packing,
+      .shuffle = config.shuffle,
+      .seed = static_cast<std::uint64_t>(config.seed),
+      .micro_batch = config.per_device_train_batch_size,
+      .accumulation = config.gradient_accumulation_steps,
+  };
+  data.train = open_source(data.train_tokens, data.sampling, data.train_file, "train_file");
+  if (config.validation_file.empty()) return data;
+
+  data.eval_tokens = open_tokens(files, config, spec, config.validation_file, "validation_file", data.eval_file);
+  SamplingOptions options = data.sampling;
+  options.shuffle = false;
+  options.micro_batch = config.per_device_eval_batch_size;
+  options.accumulation = 1;
+  data.eval = open_source(data.eval_tokens, options, data.eval_file, "validation_file");
+  return data;
+}
+
+}  // namespace protrain

@@ -1,0 +1,23 @@
+// Training and evaluation data of a run, checked. One thread to open; the sources are thread-safe.
+#pragma once
+#include <memory>
+
+#include "arch/spec.h"
+#include "data/loader.h"
+#include "train/config.h"
+
+namespace protrain {
+
+struct DataSources {
+  std::string train_file, eval_file;  // prepared
+  std::shared_ptr<const TokenFile> train_tokens, eval_tokens;
+  SamplingOptions sampling;  // of training
+  std::unique_ptr<BatchSource> train;
+  std::unique_ptr<BatchSource> eval;  // null without validation_file
+};
+
+// Prepares what is raw, opens, checks every token id against the model's vocabulary. Error(kConfig, kData),
+// Interrupted.
+DataSources open_data(Files&, const TrainConfig&, const ModelSpec&);
+
+}  // namespace protrain

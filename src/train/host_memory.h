@@ -1,0 +1,13 @@
+// What this process uses of host memory. Reads /proc on every call; thread-safe.
+#pragma once
+#include "base/units.h"
+
+namespace protrain {
+
+struct HostMemory {
+  Bytes resident = 0;  // now
+  Bytes peak = 0;      // largest so far
+};
+HostMemory host_memory();
+
+}  // namespace protrain

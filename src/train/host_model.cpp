@@ -1,0 +1,35 @@
+#include "train/host_model.h"
+
+#include "base/cgroup.h"
+#include "base/error.h"
+
+namespace protrain {
+namespace {
+
+Layout weights_layout(const std::vector<Chunk>& chunks) {
+  Layout layout;
+  Bytes end = 0;
+  for (Id chunk = 0; chunk < static_cast<Id>(chunks.size()); ++chunk) {
+    const Bytes bytes = chunks[static_cast<std::size_t>(chunk)].elements * size_of(DType::kF32);
+    layout.entries.push_back(
+        {Region::kState, chunk * kParts + static_cast<Id>(Part::kWeight), {Tier::kDevice, end, bytes}});
+    end += round_up(bytes, kAlignment);
+  }
+  return layout;
+}
+
+}  // namespace
+
+HostModel::HostModel(const ModelSpec& spec)
+    : chunks_(make_chunks(spec, Plan{}.chunk_bytes, DType::kF32)),
+      layout_(weights_layout(chunks_)),
+      device_(make_cpu_device()) {
+  const Bytes bytes = layout_.bytes(Tier::kDevice);
+  if (const Bytes limit = host_memory_limit(); bytes > limit) {
+    fail(ExitCode::kDoesNotFit, "the model's weights need {} ({} bytes) of host memory, {} ({} bytes) are available",
+         format_bytes(bytes), bytes, format_bytes(limit), limit);
+  }
+  store_ = std::make_unique<ChunkStore>(spec, chunks_, layout_, shape_, *device_, device_->arena(Tier::kDevice, bytes));
+}
+
+}  // namespace protrain

@@ -1,0 +1,209 @@
+#include "train/prepare_data.h"
+
+#include <glob.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "train/child_process.h"
+#include "train/python.h"
+#include "train/signals.h"
+
+namespace protrain {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr Bytes kHashPieceBytes = 8 * kMiB;
+constexpr int kPrepareVersion = 1;  // raised when the same input would be prepared differently
+constexpr std::string_view kErrorPrefix = "protrain: error: ";
+
+// Files of a tokenizer folder that can change token ids or templates.
+bool shapes_tokens(const std::string& name) {
+  return name.starts_with("tokenizer") || name.starts_with("vocab") || name.starts_with("merges") ||
+         name.starts_with("special_tokens") || name.starts_with("added_tokens") || name.starts_with("chat_template") ||
+         name.starts_with("spiece") || name == "config.json";
+}
+
+class ContentHash {
+ public:
+  ContentHash() { XXH3_128bits_reset(&state_); }
+  void add(std::string_view text) {
+    const std::uint64_t size = text.size();
+    XXH3_128bits_update(&state_, &size, sizeof size);
+    XXH3_128bits_update(&state_, text.data(), text.size());
+  }
+  void add_file(Files& files, const fs::path& path) {
+    const std::unique_ptr<ReadableFile> file = files.open(path);
+    std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kHashPieceBytes, file->size())));
+    for (Bytes at = 0; at < file->size(); at += kHashPieceBytes) {
+      if (const int signal = signal_received()) throw Interrupted(signal);
+      const auto count = static_cast<std::size_t>(std::min(kHashPieceBytes, file->size() - at));
+      file->read_at(at, std::span(piece).first(count));
+      XXH3_128bits_update(&state_, piece.data(), count);
+    }
+    const auto size = static_cast<std::uint64_t>(file->size());
+    XXH3_128bits_update(&state_, &size, sizeof size);
+  }
+  std::string text() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(&state_);
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  }
+
+ private:
+  // The struct wants 64-byte alignment, which a member gives.
+  XXH3_state_t state_;
+};
+
+fs::path cache_folder(const TrainConfig& config) {
+  if (!config.dataset_prepared_path.empty()) return config.dataset_prepared_path;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return fs::path(cache) / "protrain" / "data";
+  if (const char* home = std::getenv("HOME"); home && *home) return fs::path(home) / ".cache" / "protrain" / "data";
+  return fs::path(config.output_dir) / "data";
+}
+
+fs::path tokenizer_folder(const TrainConfig& config) {
+  for (const std::string* folder : {&config.tokenizer_name, &config.model_name_or_path, &config.config_name}) {
+    if (!folder->empty()) return *folder;
+  }
+  return {};
+}
+
+std::vector<std::string> prepare_options(const TrainConfig& config, bool all_samples) {
+  std::vector<std::string> options = {"--form", config.form};
+  if (config.max_samples > 0 && !all_samples) {
+    options.insert(options.end(), {"--max-samples", std::to_string(config.max_samples)});
+  }
+  if (config.train_on_prompt) options.emplace_back("--train-on-prompt");
+  if (config.mask_history) options.emplace_back("--mask-history");
+  if (!config.add_eos) options.emplace_back("--no-eos");
+  if (config.skip_bad) options.emplace_back("--skip-bad");
+  return options;
+}
+
+std::string cache_name(Files& files, const std::vector<fs::path>& inputs, const fs::path& tokenizer,
+                       const std::vector<std::string>& options) {
+  ContentHash hash;
+  hash.add(std::to_string(kPrepareVersion));
+  for (const std::string& option : options) hash.add(option);
+  for (const fs::path& input : inputs) {
+    hash.add(input.extension().string());  // tells the file type
+    hash.add_file(files, input);
+  }
+  for (const std::string& name : files.list(tokenizer)) {
+    if (!shapes_tokens(name) || !fs::is_regular_file(tokenizer / name)) continue;
+    hash.add(name);
+    hash.add_file(files, tokenizer / name);
+  }
+  return hash.text();
+}
+
+ExitCode known_exit_code(int status) {
+  switch (status) {
+    case 2: return ExitCode::kConfig;
+    case 4: return ExitCode::kData;
+    case 5: return ExitCode::kFiles;
+    default: return ExitCode::kInternal;
+  }
+}
+
+void run_prepare(const std::vector<fs::path>& inputs, const fs::path& tokenizer,
+                 const std::vector<std::string>& options, const fs::path& output) {
+  std::vector<std::string> command = {python_executable(), "-m", "protrain.prepare", "--tokenizer", tokenizer.string()};
+  command.emplace_back("--input");
+  for (const fs::path& input : inputs) command.push_back(input.string());
+  command.insert(command.end(), {"--output", output.string()});
+  command.insert(command.end(), options.begin(), options.end());
+
+  std::string last_line, message;
+  const int status = run_child(command, {{"PYTHONPATH", python_modules()}}, [&](const std::string& line) {
+    if (line.starts_with(kErrorPrefix)) {
+      message = line.substr(kErrorPrefix.size());
+      return;
+    }
+    if (!line.empty()) last_line = line;
+    log::info("{}", line);
+  });
+  if (status == 0) return;
+  if (message.empty())
+    message = fmt::format("preparing data with {} ended with code {}: {}", command[0], status, last_line);
+  throw Error(known_exit_code(status), message);
+}
+
+}  // namespace
+
+bool is_prepared(Files& files, const fs::path& path) {
+  std::array<std::byte, 8> start{};
+  const std::unique_ptr<ReadableFile> file = files.open(path);
+  if (file->size() < static_cast<Bytes>(start.size())) return false;
+  file->read_at(0, start);
+  if (std::memcmp(start.data(), "PTKTOK1\0", 8) == 0 || std::memcmp(start.data(), "BIN.TOK\n", 8) == 0) return true;
+  std::int32_t magic = 0;
+  std::memcpy(&magic, start.data(), sizeof magic);
+  return magic == 20240520 || magic == 20240801;  // llm.c: GPT-2 and LLaMA-3 token files
+}
+
+std::vector<fs::path> expand_patterns(const std::vector<std::string>& patterns, std::string_view key) {
+  std::vector<fs::path> out;
+  for (const std::string& pattern : patterns) {
+    if (fs::is_regular_file(pattern)) {
+      out.emplace_back(pattern);
+      continue;
+    }
+    glob_t found{};
+    const int status = glob(pattern.c_str(), 0, nullptr, &found);
+    const std::size_t before = out.size();
+    for (std::size_t i = 0; status == 0 && i < found.gl_pathc; ++i) {
+      if (fs::is_regular_file(found.gl_pathv[i])) out.emplace_back(found.gl_pathv[i]);
+    }
+    globfree(&found);
+    if (out.size() == before) fail(ExitCode::kConfig, "{}: no file {}", key, pattern);
+  }
+  return out;
+}
+
+fs::path prepared_file(Files& files, const TrainConfig& config, const std::vector<std::string>& patterns,
+                       std::string_view key) {
+  const std::vector<fs::path> inputs = expand_patterns(patterns, key);
+  const auto prepared = std::ranges::find_if(inputs, [&](const fs::path& input) { return is_prepared(files, input); });
+  if (prepared != inputs.end()) {
+    if (inputs.size() > 1) {
+      fail(ExitCode::kConfig, "{}: {} is a prepared file, so it must stand alone; {} files are given", key,
+           prepared->string(), inputs.size());
+    }
+    return *prepared;
+  }
+
+  const fs::path tokenizer = tokenizer_folder(config);
+  if (!fs::is_directory(tokenizer)) {
+    fail(ExitCode::kConfig, "{} is raw text and {} holds no tokenizer: give tokenizer_name", inputs[0].string(),
+         tokenizer.string());
+  }
+  const std::vector<std::string> options = prepare_options(config, key != "train_file");
+  const fs::path folder = cache_folder(config);
+  const fs::path cached = folder / (cache_name(files, inputs, tokenizer, options) + ".ptk");
+  if (files.exists(cached)) {
+    log::info("{}: {} (prepared before)", key, cached.string());
+    return cached;
+  }
+  log::info("{}: preparing {} file{} into {}", key, inputs.size(), inputs.size() == 1 ? "" : "s", cached.string());
+  files.make_directories(folder);
+  const fs::path aside = fs::path(cached).replace_extension(fmt::format("{}.new", getpid()));
+  try {
+    run_prepare(inputs, tokenizer, options, aside);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(aside, ignored);
+    throw;
+  }
+  files.rename(aside, cached);
+  return cached;
+}
+
+}  // namespace protrain

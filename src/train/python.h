@@ -1,0 +1,12 @@
+// The Python that prepares data, and the project's own modules for it. Thread-safe.
+#pragma once
+#include <string>
+
+namespace protrain {
+
+// $PROTRAIN_PYTHON, else the interpreter of the environment whose LibTorch this process has loaded, else "python3".
+std::string python_executable();
+// The folder that holds the package `protrain`, for PYTHONPATH. Error(kConfig) when it cannot be found.
+std::string python_modules();
+
+}  // namespace protrain

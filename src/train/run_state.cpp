@@ -1,0 +1,80 @@
+#include "train/run_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+
+namespace protrain {
+
+using nlohmann::json;
+
+std::string run_state_json(const RunState& state) {
+  const SamplingOptions& sampling = state.sampling;
+  return json{{"epoch", state.epoch},
+              {"tokens_seen", state.tokens_seen},
+              {"nonfinite_in_row", state.nonfinite_in_row},
+              {"compute_threads", state.compute_threads},
+              {"sampling",
+               {{"cutoff_len", sampling.cutoff_len},
+                {"split_long", sampling.split_long},
+                {"packing", sampling.packing},
+                {"shuffle", sampling.shuffle},
+                {"seed", sampling.seed},
+                {"per_device_train_batch_size", sampling.micro_batch},
+                {"gradient_accumulation_steps", sampling.accumulation}}}}
+      .dump(2);
+}
+
+RunState parse_run_state(const std::string& text, const std::string& file) {
+  const json tree = parse_json(text, file, ExitCode::kFiles);
+  try {
+    RunState state;
+    state.epoch = tree.at("epoch");
+    state.tokens_seen = tree.at("tokens_seen");
+    state.nonfinite_in_row = tree.at("nonfinite_in_row");
+    state.compute_threads = tree.at("compute_threads");
+    const json& sampling = tree.at("sampling");
+    state.sampling = {.cutoff_len = sampling.at("cutoff_len"),
+                      .split_long = sampling.at("split_long"),
+                      .packing = sampling.at("packing"),
+                      .shuffle = sampling.at("shuffle"),
+                      .seed = sampling.at("seed"),
+                      .micro_batch = sampling.at("per_device_train_batch_size"),
+                      .accumulation = sampling.at("gradient_accumulation_steps")};
+    return state;
+  } catch (const json::exception& error) {
+    fail(ExitCode::kFiles, "{}: not the state of a run ({})", file, error.what());
+  }
+}
+
+void check_resume(const RunState& now, std::uint64_t data_now, const RunState& then, std::uint64_t data_then,
+                  const std::string& checkpoint) {
+  if (data_now != data_then) {
+    fail(ExitCode::kData,
+         "{} was made with other training data: resume needs the same train_file; to train its model on new data, give "
+         "the "
+         "checkpoint as model_name_or_path",
+         checkpoint);
+  }
+  const auto same = [&](std::string_view key, auto here, auto there) {
+    if (here == there) return;
+    fail(ExitCode::kConfig,
+         "{} was made with {}: {}, this run has {}: samples would be repeated or left out; set it back", checkpoint,
+         key, there, here);
+  };
+  same("cutoff_len", now.sampling.cutoff_len, then.sampling.cutoff_len);
+  same("split_long", now.sampling.split_long, then.sampling.split_long);
+  same("packing", now.sampling.packing, then.sampling.packing);
+  same("shuffle", now.sampling.shuffle, then.sampling.shuffle);
+  same("seed", now.sampling.seed, then.sampling.seed);
+  same("per_device_train_batch_size x gradient_accumulation_steps",
+       now.sampling.micro_batch * now.sampling.accumulation, then.sampling.micro_batch * then.sampling.accumulation);
+  if (now.compute_threads != then.compute_threads) {
+    log::warning("{} was made with {} compute threads, this run has {}: results agree to rounding, not bit for bit",
+                 checkpoint, then.compute_threads, now.compute_threads);
+  }
+}
+
+}  // namespace protrain

@@ -1,0 +1,27 @@
+// What a checkpoint says about the run that made it, beside the model's state, and whether this run may go on from it.
+// Pure functions; thread-safe.
+#pragma once
+#include <string>
+
+#include "checkpoint/training_checkpoint.h"
+#include "train/data_sources.h"
+
+namespace protrain {
+
+struct RunState {
+  SamplingOptions sampling;
+  int compute_threads = 1;
+  double epoch = 0;
+  std::int64_t tokens_seen = 0;  // real ones, since the first step
+  std::int64_t nonfinite_in_row = 0;
+};
+
+std::string run_state_json(const RunState&);
+RunState parse_run_state(const std::string& json, const std::string& file);  // Error(kFiles)
+
+// Refuses (Error(kConfig), Error(kData)) when the data or the order of samples would differ: resume would repeat and
+// leave out samples. The micro-batch may change where micro-batch x accumulation stays.
+void check_resume(const RunState& now, std::uint64_t data_now, const RunState& then, std::uint64_t data_then,
+                  const std::string& checkpoint);
+
+}  // namespace protrain

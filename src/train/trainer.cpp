@@ -1,0 +1,299 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "base/log.h"
+#include "checkpoint/training_checkpoint.h"
+#include "plan/plan_json.h"
+#include "train/banner.h"
+#include "train/data_sources.h"
+#include "train/engine.h"
+#include "train/evaluate.h"
+#include "train/host_memory.h"
+#include "train/learning_rate.h"
+#include "train/metrics.h"
+#include "train/output_folder.h"
+#include "train/run_plan.h"
+#include "train/run_state.h"
+#include "train/signals.h"
+#include "train/step_cost.h"
+#include "train/tensorboard.h"
+
+namespace protrain {
+namespace fs = std::filesystem;
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+bool interrupted() { return signal_received() != 0; }
+
+std::int64_t total_steps(const TrainConfig& config, const BatchSource& source) {
+  if (config.max_steps >= 0) return config.max_steps;
+  return static_cast<std::int64_t>(std::ceil(config.num_train_epochs * static_cast<double>(source.steps_per_epoch())));
+}
+
+// One run from start to end. Members stand in the order in which they are made.
+class Trainer {
+ public:
+  Trainer(const TrainConfig& config, Files& files, const ProgressOptions& progress);
+  void run();  // Interrupted after a checkpoint is saved
+
+ private:
+  void load_state();
+  void open_logs();
+  void train_steps();
+  void train_one(Loader& loader);
+  void log_step(const StepBatch&, const StepInputs&, const StepOutputs&, double seconds, double stalled, bool skipped);
+  void count_nonfinite(bool skipped);
+  void write_trace(const StepShape&, const Timeline&);
+  void evaluate_now();
+  void save();
+  [[noreturn]] void save_and_stop();
+  ExportOptions export_options() const;
+
+  const TrainConfig& config_;
+  Files& files_;
+  const ProgressOptions& progress_options_;
+  const fs::path output_;
+  const std::optional<fs::path> resumed_from_;
+  const std::unique_ptr<ModelSource> model_;
+  const DataSources data_;
+  const std::int64_t total_steps_;
+  const LearningRate rate_;
+  const std::unique_ptr<Device> device_;
+  const RunPlan plan_;
+  std::unique_ptr<Engine> engine_;
+
+  TrainingState state_;
+  RunState run_;
+  std::optional<std::int64_t> saved_step_;  // of the newest checkpoint of this run
+  std::optional<std::int64_t> evaluated_step_;
+  Bytes device_peak_ = 0;
+  std::optional<MetricsLog> metrics_;
+  std::optional<TensorBoardLog> board_;
+  std::optional<Progress> progress_;
+};
+
+Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions& progress)
+    : config_(config),
+      files_(files),
+      progress_options_(progress),
+      output_(config.output_dir),
+      resumed_from_(prepare_output_folder(files, config)),
+      model_(open_model(files, config)),
+      data_(open_data(files, config, model_->spec)),
+      total_steps_(total_steps(config, *data_.train)),
+      rate_(make_learning_rate(config, total_steps_)),
+      device_(open_device(config)),
+      plan_(choose_plan(config, *model_, data_, *device_)) {
+  files_.write_text(output_ / "train_config.yaml", print_config(config_), false);
+  files_.write_text(output_ / "plan.json", plan_json(plan_.plan, plan_.layout), false);
+  engine_ = std::make_unique<Engine>(config_, *model_, plan_, *device_);
+}
+
+void Trainer::load_state() {
+  run_.sampling = data_.sampling;
+  run_.compute_threads = plan_.compute_threads;
+  ChunkStore& store = engine_->store();
+  if (!resumed_from_) {
+    state_.data_fingerprint = data_.train_tokens->fingerprint();
+    if (model_->weights) {
+      model_->weights->load(store);
+    } else {
+      fill_random(store, static_cast<std::uint64_t>(config_.seed));
+    }
+    store.zero_moments();
+    return;
+  }
+  const std::string name = resumed_from_->string();
+  state_ = load_checkpoint(files_, *resumed_from_, store);
+  const RunState then = parse_run_state(state_.extra_json, name);
+  check_resume(run_, data_.train_tokens->fingerprint(), then, state_.data_fingerprint, name);
+  run_.epoch = then.epoch;
+  run_.tokens_seen = then.tokens_seen;
+  run_.nonfinite_in_row = then.nonfinite_in_row;
+  if (resumed_from_->parent_path() == output_) saved_step_ = state_.step;
+}
+
+void Trainer::open_logs() {
+  metrics_.emplace(files_, output_ / "metrics.jsonl", state_.step);
+  if (!config_.report_to.empty()) board_.emplace(files_, output_ / "tensorboard", state_.step + 1);
+  for (const std::string& line : banner(config_, *model_, data_, *device_, plan_, total_steps_)) log::info("{}", line);
+  if (resumed_from_) log::info("resuming from {} at step {}", resumed_from_->string(), state_.step);
+  progress_.emplace(progress_options_, state_.step, total_steps_);
+}
+
+void Trainer::run() {
+  load_state();
+  open_logs();
+  if (interrupted()) save_and_stop();
+  if (config_.eval_on_start && state_.step == 0) evaluate_now();
+  train_steps();
+  if (data_.eval && evaluated_step_ != state_.step) evaluate_now();
+  if (config_.save_steps > 0 && saved_step_ != state_.step) save();
+  if (interrupted()) save_and_stop();
+  progress_.reset();
+  export_model(files_, engine_->store(), model_->config_json, model_->tokenizer_folder, output_, export_options());
+  log::info("trained model written to {}", output_.string());
+}
+
+void Trainer::train_steps() {
+  Loader loader(*data_.train, state_.step, std::max(state_.step, total_steps_));
+  while (state_.step < total_steps_) {
+    if (interrupted()) save_and_stop();
+    train_one(loader);
+    if (config_.eval_steps > 0 && state_.step % config_.eval_steps == 0) evaluate_now();
+    if (config_.save_steps > 0 && state_.step % config_.save_steps == 0) save();
+  }
+}
+
+void Trainer::train_one(Loader& loader) {
+  const auto begin = Clock::now();
+  StepRunner& runner = engine_->runner();
+  const int slot = static_cast<int>(state_.step % 2);
+  const double stalled_before = loader.stalled_seconds();
+  const StepBatch batch = loader.next(runner.batch_staging(slot));
+
+  StepInputs inputs;
+  inputs.host_batch = runner.batch_staging(slot);
+  inputs.supervised_tokens = batch.supervised_tokens;
+  inputs.dropout_key = dropout_key(static_cast<std::uint64_t>(config_.seed), state_.step);
+  inputs.learning_rate = rate_.at(state_.step);
+  inputs.weight_decay = config_.weight_decay;
+  inputs.max_norm = config_.max_grad_norm;
+  inputs.update = state_.applied_updates + 1;
+  const StepShape shape = {Graph::kTrain, batch.shape, batch.micro_batches, slot};
+  RunOptions options;
+  options.trace = std::ranges::find(config_.trace_steps, state_.step + 1) != config_.trace_steps.end();
+  options.abandon = interrupted;
+  const StepOutputs outputs = runner.step(shape, inputs, options);
+  if (outputs.run.abandoned) save_and_stop();
+
+  const bool nonfinite = outputs.control.skip != 0 && batch.supervised_tokens > 0;
+  const bool skipped = outputs.control.skip != 0 || batch.supervised_tokens == 0;
+  ++state_.step;
+  if (!skipped) ++state_.applied_updates;
+  run_.tokens_seen += batch.tokens;
+  run_.epoch = batch.epoch;
+  log_step(batch, inputs, outputs, seconds_since(begin), loader.stalled_seconds() - stalled_before, skipped);
+  if (options.trace) write_trace(shape, outputs.run.timeline);
+  count_nonfinite(nonfinite);
+}
+
+void Trainer::log_step(const StepBatch& batch, const StepInputs& inputs, const StepOutputs& outputs, double seconds,
+                       double stalled, bool skipped) {
+  const double loss = outputs.control.loss_sum / static_cast<double>(batch.supervised_tokens);
+  const ProgressNumbers numbers = {.loss = loss,
+                                   .learning_rate = inputs.learning_rate,
+                                   .gradient_norm = outputs.control.gradient_norm,
+                                   .tokens_per_second = static_cast<double>(batch.tokens) / seconds,
+                                   .skipped = skipped};
+  const bool logged = skipped || state_.step % config_.logging_steps == 0 || state_.step == total_steps_;
+  progress_->step(state_.step, numbers, logged);
+  if (!logged) return;
+
+  device_peak_ = std::max(device_peak_, device_->memory().in_use);
+  MetricsRow row(state_.step);
+  row.add("kind", "train")
+      .add("epoch", batch.epoch)
+      .add("loss", loss)
+      .add("grad_norm", outputs.control.gradient_norm)
+      .add("learning_rate", inputs.learning_rate)
+      .add("skipped", skipped)
+      .add("tokens", run_.tokens_seen)
+      .add("step_tokens", batch.tokens)
+      .add("supervised_tokens", batch.supervised_tokens)
+      .add("tokens_per_second", numbers.tokens_per_second)
+      .add("step_seconds", seconds)
+      .add("data_stall_seconds", stalled)
+      .add("model_tflops", step_flops(model_->spec, batch, inputs.host_batch) / seconds / 1e12)
+      .add("device_peak_bytes", device_peak_)
+      .add("host_peak_bytes", host_memory().peak)
+      .add("applied_updates", state_.applied_updates);
+  metrics_->write(row);
+  if (board_) board_->write(row, "train");
+}
+
+void Trainer::count_nonfinite(bool nonfinite) {
+  run_.nonfinite_in_row = nonfinite ? run_.nonfinite_in_row + 1 : 0;
+  if (!nonfinite) return;
+  log::warning("step {}: loss or gradient norm is not finite; the update is skipped", state_.step);
+  if (run_.nonfinite_in_row < config_.max_nonfinite_steps) return;
+  const std::optional<fs::path> kept = newest_checkpoint(files_, output_);
+  fail(ExitCode::kNonFinite,
+       "loss or gradient norm was not finite in {} updates in a row, up to step {}; {}. A lower learning_rate or more "
+       "warm-up may help",
+       run_.nonfinite_in_row, state_.step,
+       kept ? "the last checkpoint is " + kept->string() : "no checkpoint was saved");
+}
+
+void Trainer::write_trace(const StepShape& shape, const Timeline& timeline) {
+  const fs::path file = output_ / fmt::format("trace-step-{}.json", state_.step);
+  files_.write_text(file, chrome_trace(engine_->schedule(shape), timeline), false);
+}
+
+void Trainer::evaluate_now() {
+  const std::int64_t batches = data_.eval->steps_per_epoch();
+  const std::optional<Evaluation> result = evaluate(engine_->runner(), *data_.eval, interrupted,
+                                                    [&](std::int64_t done) { progress_->evaluating(done, batches); });
+  if (!result) save_and_stop();
+  evaluated_step_ = state_.step;
+  device_peak_ = std::max(device_peak_, device_->memory().in_use);
+  MetricsRow row(state_.step);
+  row.add("kind", "evaluate")
+      .add("epoch", run_.epoch)
+      .add("eval_loss", result->loss)
+      .add("eval_perplexity", result->perplexity)
+      .add("eval_tokens", result->tokens)
+      .add("eval_supervised_tokens", result->supervised_tokens)
+      .add("eval_seconds", result->seconds)
+      .add("device_peak_bytes", device_peak_)
+      .add("host_peak_bytes", host_memory().peak);
+  metrics_->write(row);
+  if (board_) board_->write(row, "eval");
+  log::info("step {}: evaluation loss {:.4f}, perplexity {:.2f} over {} tokens", state_.step, result->loss,
+            result->perplexity, result->supervised_tokens);
+}
+
+ExportOptions Trainer::export_options() const {
+  ExportOptions options;
+  options.dtype = export_dtype(config_.export_dtype, *model_, plan_.shape.compute);
+  options.sync = true;
+  return options;
+}
+
+void Trainer::save() {
+  state_.extra_json = run_state_json(run_);
+  const SaveOptions options = {.keep_last = static_cast<int>(config_.save_total_limit), .model = export_options()};
+  const fs::path saved = save_checkpoint(files_, engine_->store(), state_, model_->config_json,
+                                         model_->tokenizer_folder, output_, options);
+  saved_step_ = state_.step;
+  log::info("saved {}", saved.string());
+}
+
+void Trainer::save_and_stop() {
+  const int signal = signal_received();
+  if (saved_step_ != state_.step) save();
+  throw Interrupted(signal);
+}
+
+}  // namespace
+
+ExitCode train(const TrainConfig& config, Files& files, const ProgressOptions& progress) {
+  const SignalScope signals;
+  try {
+    Trainer(config, files, progress).run();
+    return ExitCode::kDone;
+  } catch (const Interrupted& stop) {
+    log::info("stopped by {}", stop.signal() == SIGINT ? "SIGINT" : "SIGTERM");
+    return stop.signal() == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated;
+  }
+}
+
+}  // namespace protrain
