@@ -1,6 +1,6 @@
 // The safetensors format: u64 header length, JSON header, tensor bytes. Readers check every bound before use.
-// Thread safety: const methods of an open file any thread; a writer has one owner. Errors: Error(kFiles) naming file and
-// tensor.
+// Thread safety: const methods of an open file any thread; a writer has one owner. Errors: Error(kFiles) naming file
+// and tensor.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -24,10 +24,10 @@ struct TensorInfo {
 class SafetensorsFile {
  public:
   SafetensorsFile(Files&, const std::filesystem::path&);
-  const std::vector<TensorInfo>& tensors() const { return tensors_; }        // in file order
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const TensorInfo* find(const std::string& name) const;                      // null when absent
-  void read(const TensorInfo&, Bytes first, std::span<std::byte>) const;      // raw bytes of the tensor from `first`
+  const TensorInfo* find(const std::string& name) const;                  // null when absent
+  void read(const TensorInfo&, Bytes first, std::span<std::byte>) const;  // raw bytes of the tensor from `first`
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -41,11 +41,11 @@ class SafetensorsFile {
 // Streams a file whose header is known beforehand: tensors are appended in order, in pieces of any size.
 class SafetensorsWriter {
  public:
-  SafetensorsWriter(Files&, const std::filesystem::path&, std::vector<TensorInfo> tensors,   // offset, bytes ignored
+  SafetensorsWriter(Files&, const std::filesystem::path&, std::vector<TensorInfo> tensors,  // offset, bytes ignored
                     const std::map<std::string, std::string>& metadata);
   ~SafetensorsWriter();
-  void append(std::span<const std::byte>);   // next bytes of the data section
-  void finish(bool sync);                    // checks that every byte came
+  void append(std::span<const std::byte>);  // next bytes of the data section
+  void finish(bool sync);                   // checks that every byte came
 
  private:
   struct State;

@@ -1,5 +1,5 @@
-// checkpoint-<step>/: an HF-loadable model plus everything that resume needs. Written aside, synced, commit mark last: a
-// folder counts only with its mark, whatever happened to the process. Not thread-safe; not while a schedule runs.
+// checkpoint-<step>/: an HF-loadable model plus everything that resume needs. Written aside, synced, commit mark last:
+// a folder counts only with its mark, whatever happened to the process. Not thread-safe; not while a schedule runs.
 #pragma once
 #include <filesystem>
 #include <functional>
@@ -11,14 +11,14 @@
 namespace protrain {
 
 struct TrainingState {
-  std::int64_t step = 0;                // updates seen, skipped ones included: position in data and schedule
-  std::int64_t applied_updates = 0;     // Adam's t
+  std::int64_t step = 0;             // updates seen, skipped ones included: position in data and schedule
+  std::int64_t applied_updates = 0;  // Adam's t
   std::uint64_t data_fingerprint = 0;
-  std::string extra_json;               // what train/ adds (resolved config, log history, ...), a JSON object
+  std::string extra_json;  // what train/ adds (resolved config, log history, ...), a JSON object
 };
 
 struct SaveOptions {
-  int keep_last = 0;                    // save_total_limit; 0 = all
+  int keep_last = 0;  // save_total_limit; 0 = all
   ExportOptions model;
 };
 

@@ -1,0 +1,32 @@
+// The checkpoint folders of an output directory, and how one takes its place without ever being the only, half-made
+// one.
+//
+// Note [Checkpoint folders]: a save is made in ".checkpoint-<step>.partial" and renamed to "checkpoint-<step>" when its
+// commit mark is on the disk. An older folder of that name first becomes ".checkpoint-<step>.replaced"; one that is to
+// go becomes ".checkpoint-<step>.removed" before its files go. So at every moment each committed state has a name under
+// which it is whole, and folders that are going do not count. settle() makes good what a death left behind. Not
+// thread-safe.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "base/files.h"
+
+namespace protrain {
+
+std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, std::int64_t step);
+std::filesystem::path partial_path(const std::filesystem::path& output_dir, std::int64_t step);
+
+// The committed folder that stands for `checkpoint`: itself, or what a death while it was being replaced left of it.
+std::optional<std::filesystem::path> committed_folder(Files&, const std::filesystem::path& checkpoint);
+
+// Steps with a committed folder, ascending.
+std::vector<std::int64_t> committed_steps(Files&, const std::filesystem::path& output_dir);
+
+void settle(Files&, const std::filesystem::path& output_dir);                      // before a save
+void promote(Files&, const std::filesystem::path& output_dir, std::int64_t step);  // committed partial -> its name
+void remove_checkpoint(Files&, const std::filesystem::path& output_dir, std::int64_t step);
+
+}  // namespace protrain

@@ -1,0 +1,268 @@
+#include "checkpoint/training_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/commit_mark.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/folder_names.h"
+#include "checkpoint/json_files.h"
+#include "checkpoint/safetensors.h"
+#include "optimizer/adamw.h"
+
+namespace protrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What an element of a state file holds.
+enum class Content : std::uint8_t { kFirstMoment, kSecondMoment, kResidual, kMaster };
+
+struct StateFile {
+  Content content;
+  const char* name;
+  DType dtype;
+};
+constexpr StateFile kFirstMoment = {Content::kFirstMoment, kFirstMomentFile, DType::kF32};
+constexpr StateFile kSecondMoment = {Content::kSecondMoment, kSecondMomentFile, DType::kF32};
+constexpr StateFile kResidual = {Content::kResidual, kResidualFile, DType::kI16};
+constexpr StateFile kMaster = {Content::kMaster, kMasterFile, DType::kF32};
+
+// The least that makes the model's files plus one more an exact copy of the masters.
+MasterForm master_form(DType compute, DType exported) {
+  if (exported == DType::kF32) return MasterForm::kModel;
+  if (exported == DType::kBf16 && compute == DType::kBf16) return MasterForm::kResidual;
+  return MasterForm::kMaster;
+}
+
+// Index of the first element that must not be in a checkpoint; -1 when there is none.
+std::int64_t first_bad(Content content, const std::vector<std::byte>& bytes, std::int64_t count) {
+  const auto* values = reinterpret_cast<const float*>(bytes.data());
+  switch (content) {
+    case Content::kFirstMoment:
+    case Content::kMaster: return first_non_finite(values, count);
+    case Content::kSecondMoment: return first_non_finite_or_negative(values, count);
+    case Content::kResidual: return -1;
+  }
+  return -1;
+}
+
+float value_at(const std::vector<std::byte>& bytes, std::int64_t index) {
+  return reinterpret_cast<const float*>(bytes.data())[index];
+}
+
+void read_state(const ChunkStore& store, Id id, Content content, std::int64_t first, std::int64_t count,
+                std::byte* to) {
+  switch (content) {
+    case Content::kFirstMoment: return store.read(id, Part::kM, first, count, to);
+    case Content::kSecondMoment: return store.read(id, Part::kV, first, count, to);
+    case Content::kResidual: return store.read(id, Part::kResidual, first, count, to);
+    case Content::kMaster: return store.read_master(id, first, count, reinterpret_cast<float*>(to));
+  }
+}
+
+template <typename Visit>
+void for_each_piece(const ModelSpec& spec, Visit visit) {
+  for (std::size_t id = 0; id < spec.parameters.size(); ++id) {
+    const std::int64_t elements = spec.parameters[id].elements();
+    for (std::int64_t first = 0; first < elements; first += kPieceElements) {
+      visit(static_cast<Id>(id), first, std::min(kPieceElements, elements - first));
+    }
+  }
+}
+
+void write_state_file(Files& files, const ChunkStore& store, const StateFile& file, const fs::path& folder) {
+  std::vector<TensorInfo> tensors;
+  for (const ParameterSpec& parameter : store.spec().parameters) {
+    tensors.push_back({.name = parameter.name, .dtype = file.dtype, .shape = parameter.shape});
+  }
+  SafetensorsWriter writer(files, folder / file.name, std::move(tensors), {});
+  std::vector<std::byte> piece;
+  for_each_piece(store.spec(), [&](Id id, std::int64_t first, std::int64_t count) {
+    piece.resize(static_cast<std::size_t>(count * size_of(file.dtype)));
+    read_state(store, id, file.content, first, count, piece.data());
+    if (const std::int64_t bad = first_bad(file.content, piece, count); bad >= 0) {
+      fail(ExitCode::kNonFinite, "{}: tensor '{}': element {} is {}", file.name, store.spec().parameters[id].name,
+           first + bad, value_at(piece, bad));
+    }
+    writer.append(piece);
+  });
+  writer.finish(true);
+}
+
+// A state file with every parameter checked before anything is read.
+class StateReader {
+ public:
+  StateReader(Files& files, const StateFile& file, const fs::path& folder, const ModelSpec& spec)
+      : file_(file), tensors_(files, folder / file.name) {
+    for (const ParameterSpec& parameter : spec.parameters) {
+      const TensorInfo* info = tensors_.find(parameter.name);
+      const std::string path = tensors_.path().string();
+      if (info == nullptr) fail(ExitCode::kFiles, "{}: tensor '{}' is missing", path, parameter.name);
+      if (info->dtype != file.dtype || info->shape != parameter.shape) {
+        fail(ExitCode::kFiles, "{}: tensor '{}' is {} [{}], must be {} [{}]", path, parameter.name,
+             safetensors_name(info->dtype), fmt::join(info->shape, ", "), safetensors_name(file.dtype),
+             fmt::join(parameter.shape, ", "));
+      }
+      by_parameter_.push_back(info);
+    }
+    if (tensors_.tensors().size() != by_parameter_.size()) {
+      fail(ExitCode::kFiles, "{}: holds {} tensors, the model has {}", tensors_.path().string(),
+           tensors_.tensors().size(), by_parameter_.size());
+    }
+  }
+
+  // Until the next call.
+  const std::vector<std::byte>& read(Id id, std::int64_t first, std::int64_t count) {
+    const TensorInfo& info = *by_parameter_[id];
+    piece_.resize(static_cast<std::size_t>(count * size_of(file_.dtype)));
+    tensors_.read(info, first * size_of(file_.dtype), piece_);
+    if (const std::int64_t bad = first_bad(file_.content, piece_, count); bad >= 0) {
+      fail(ExitCode::kFiles, "{}: tensor '{}': element {} is {}, must be finite{}", tensors_.path().string(), info.name,
+           first + bad, value_at(piece_, bad), file_.content == Content::kSecondMoment ? " and not negative" : "");
+    }
+    return piece_;
+  }
+
+ private:
+  StateFile file_;
+  SafetensorsFile tensors_;
+  std::vector<const TensorInfo*> by_parameter_;
+  std::vector<std::byte> piece_;
+};
+
+// Both halves as they were saved; a store that computes in fp32 gets their sum.
+void restore_split(ChunkStore& store, Id id, std::int64_t first, const std::vector<float>& weights,
+                   const std::vector<std::byte>& residual_bytes) {
+  const auto count = static_cast<std::int64_t>(weights.size());
+  std::vector<std::uint16_t> bits(weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    bits[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(weights[i]) >> 16);
+  }
+  if (store.compute() == DType::kBf16) {
+    store.write(id, Part::kWeight, first, count, reinterpret_cast<const std::byte*>(bits.data()));
+    store.write(id, Part::kResidual, first, count, residual_bytes.data());
+    return;
+  }
+  std::vector<float> masters(weights.size());
+  join_masters(bits.data(), reinterpret_cast<const std::int16_t*>(residual_bytes.data()), masters.data(), count);
+  store.write_master(id, first, count, masters.data());
+}
+
+void write_all(Files& files, const ChunkStore& store, const TrainingState& state, const std::string& config_json,
+               const std::optional<fs::path>& source, const fs::path& folder, const SaveOptions& options) {
+  ExportOptions model = options.model;
+  model.sync = true;
+  export_model(files, store, config_json, source, folder, model);
+  const MasterForm form = master_form(store.compute(), model.dtype);
+  if (form == MasterForm::kResidual) write_state_file(files, store, kResidual, folder);
+  if (form == MasterForm::kMaster) write_state_file(files, store, kMaster, folder);
+  write_state_file(files, store, kFirstMoment, folder);
+  write_state_file(files, store, kSecondMoment, folder);
+  const TrainerState trainer{.state = state, .compute = store.compute(), .master = form};
+  files.write_text(folder / kTrainerStateFile, trainer_state_text(trainer), true);
+  files.sync_directory(folder);
+  write_commit_mark(files, folder);
+}
+
+// All but the `keep_last` newest; the one just saved always stays. It is committed, so a failure here costs only space.
+void remove_old(Files& files, const fs::path& output_dir, std::int64_t saved, int keep_last) try {
+  std::vector<std::int64_t> others = committed_steps(files, output_dir);
+  std::erase(others, saved);
+  const auto stay = static_cast<std::size_t>(keep_last) - 1;
+  for (std::size_t i = 0; i + stay < others.size(); ++i) remove_checkpoint(files, output_dir, others[i]);
+} catch (const Error& error) {
+  log::warning("an older checkpoint could not be removed: {}", error.what());
+}
+
+}  // namespace
+
+fs::path save_checkpoint(Files& files, const ChunkStore& store, const TrainingState& state,
+                         const std::string& config_json, const std::optional<fs::path>& source,
+                         const fs::path& output_dir, const SaveOptions& options) {
+  const fs::path partial = partial_path(output_dir, state.step);
+  try {
+    if (!files.exists(output_dir)) {
+      files.make_directories(output_dir);
+      files.sync_directory(fs::absolute(output_dir).lexically_normal().parent_path());
+    }
+    settle(files, output_dir);
+    files.make_directories(partial);
+    write_all(files, store, state, config_json, source, partial, options);
+    promote(files, output_dir, state.step);
+  } catch (const Error& error) {
+    std::string kept = "there is no earlier one";
+    try {
+      // Room for what comes next; a committed partial (its renaming failed) stays.
+      if (files.exists(partial) && !commit_fault(files, partial).empty()) files.remove_all(partial);
+      if (const auto newest = newest_checkpoint(files, output_dir)) kept = newest->string() + " is kept";
+    } catch (const Error&) {
+      kept = "earlier ones are kept";
+    }
+    fail(error.code(), "{} was not saved: {}; {}", checkpoint_path(output_dir, state.step).string(), error.what(),
+         kept);
+  }
+  if (options.keep_last > 0) remove_old(files, output_dir, state.step, options.keep_last);
+  return checkpoint_path(output_dir, state.step);
+}
+
+std::optional<fs::path> newest_checkpoint(Files& files, const fs::path& output_dir) {
+  const std::vector<std::int64_t> steps = committed_steps(files, output_dir);
+  if (steps.empty()) return std::nullopt;
+  return committed_folder(files, checkpoint_path(output_dir, steps.back()));
+}
+
+TrainingState load_checkpoint(Files& files, const fs::path& checkpoint, ChunkStore& store) {
+  const std::optional<fs::path> committed = committed_folder(files, checkpoint);
+  if (!committed) {
+    if (!files.exists(checkpoint)) fail(ExitCode::kFiles, "{}: no such checkpoint", checkpoint.string());
+    fail(ExitCode::kFiles, "{}: not a complete checkpoint: {}", checkpoint.string(), commit_fault(files, checkpoint));
+  }
+  const fs::path& folder = *committed;
+  const ModelSpec& spec = store.spec();
+  const std::string state_path = (folder / kTrainerStateFile).string();
+  TrainerState trainer = parse_trainer_state(files.read_text(state_path), state_path);
+
+  const ModelFolder model(files, folder, spec);
+  StateReader first_moment(files, kFirstMoment, folder, spec), second_moment(files, kSecondMoment, folder, spec);
+  std::optional<StateReader> master;
+  if (trainer.master == MasterForm::kResidual) master.emplace(files, kResidual, folder, spec);
+  if (trainer.master == MasterForm::kMaster) master.emplace(files, kMaster, folder, spec);
+  const DType wanted = trainer.master == MasterForm::kModel ? DType::kF32 : DType::kBf16;
+  if (trainer.master != MasterForm::kMaster && !model.only(wanted)) {
+    fail(ExitCode::kFiles, "{}: the model's tensors must all be {} to go with {}", folder.string(),
+         safetensors_name(wanted), kTrainerStateFile);
+  }
+
+  std::vector<float> weights;
+  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
+    weights.resize(static_cast<std::size_t>(count));
+    if (trainer.master == MasterForm::kMaster) {
+      const std::vector<std::byte>& bytes = master->read(id, first, count);
+      store.write_master(id, first, count, reinterpret_cast<const float*>(bytes.data()));
+    } else {
+      model.read(id, first, count, weights.data());
+      if (trainer.master == MasterForm::kResidual) {
+        restore_split(store, id, first, weights, master->read(id, first, count));
+      } else {
+        store.write_master(id, first, count, weights.data());
+      }
+    }
+  });
+  // File after file, so that a disk reads forward.
+  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
+    store.write(id, Part::kM, first, count, first_moment.read(id, first, count).data());
+  });
+  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
+    store.write(id, Part::kV, first, count, second_moment.read(id, first, count).data());
+  });
+  return std::move(trainer.state);
+}
+
+}  // namespace protrain
