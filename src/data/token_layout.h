@@ -4,7 +4,14 @@
 
 #include "base/files.h"
 
+// Fuzz builds set this to the number of one check to leave out, to prove that the fuzz target sees its absence.
+#ifndef PROTRAIN_FUZZ_DROP_CHECK
+#define PROTRAIN_FUZZ_DROP_CHECK 0
+#endif
+
 namespace protrain {
+
+constexpr bool checked(int check) { return PROTRAIN_FUZZ_DROP_CHECK != check; }
 
 struct TokenLayout {
   std::int64_t tokens = 0;
