@@ -27,7 +27,8 @@ class ChunkStore {
   // Range of one parameter's part; its true elements only, no padding.
   Range parameter(Id parameter, Part) const;
 
-  // Host <-> the parameter's part, element [first, first + count): raw bytes of part_dtype. Staged, any size, synchronous.
+  // Host <-> the parameter's part, element [first, first + count): raw bytes of part_dtype. Staged, any size,
+  // synchronous.
   void read(Id parameter, Part, std::int64_t first, std::int64_t count, std::byte* to) const;
   void write(Id parameter, Part, std::int64_t first, std::int64_t count, const std::byte* from);
   // The fp32 master of elements [first, first + count), whatever the compute dtype. write_master rounds the weight and

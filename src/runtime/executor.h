@@ -23,7 +23,7 @@ class TaskRunner {
 using RunnerTable = std::array<TaskRunner*, kOps>;
 
 struct RunOptions {
-  bool trace = false;                  // fill the timeline (device times)
+  bool trace = false;  // fill the timeline (device times)
   // Asked before each compute task; true abandons the run: run() returns with `abandoned`, having started nothing
   // that writes weights. Never asked once an update has been issued.
   std::function<bool()> abandon;

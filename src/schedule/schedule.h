@@ -60,6 +60,7 @@ struct StepShape {
   BatchShape batch;
   std::int64_t micro_batches = 1;
   int batch_slot = 0;  // 0 or 1: which half of kBatch this step uses
+  bool operator==(const StepShape&) const = default;
 };
 
 // kTrain: upload; each micro-batch forward, then backward; a chunk's gradient is rounded and its norms are taken as
