@@ -27,14 +27,6 @@ class SavedScope {
 
 }  // namespace
 
-// splitmix64's finaliser (Steele, Lea, Flood 2014): keys of neighbouring micro-batches share no structure.
-std::uint64_t micro_batch_key(std::uint64_t step_key, Id micro_batch) {
-  std::uint64_t z = step_key + 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(micro_batch) + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 struct StepRunner::State {
   const RunShape& shape;
   const Plan& plan;
@@ -74,7 +66,7 @@ struct StepRunner::State {
       one.shape = step.batch;
       one.batch = batch + i * batch_bytes;
       one.host_batch = staging + i * batch_bytes;
-      one.dropout_key = micro_batch_key(inputs.dropout_key, i);
+      one.dropout_key = inputs.dropout_key;
       one.loss_scale = training ? 1.0 / static_cast<double>(inputs.supervised_tokens) : 0;
       one.training = training;
       context.contexts.push_back(one);

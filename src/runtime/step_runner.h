@@ -15,7 +15,7 @@ struct StepInputs {
   // of the step's slot. Null: they are there already.
   const std::byte* host_batch = nullptr;
   std::int64_t supervised_tokens = 0;  // of the whole step; 0: nothing runs, control.skip comes back set
-  std::uint64_t dropout_key = 0;       // seed and step; each micro-batch gets a key of its own from it
+  std::uint64_t dropout_key = 0;       // seed and step, as in Context: blocks tell micro-batches apart by their index
   double learning_rate = 0;
   double weight_decay = 0;
   double max_norm = 0;
@@ -26,9 +26,6 @@ struct StepOutputs {
   StepControl control;  // loss_sum unscaled; evaluation: the losses' sum only. Abandoned: as made
   RunResult run;
 };
-
-// Context::dropout_key of one micro-batch, from StepInputs::dropout_key.
-std::uint64_t micro_batch_key(std::uint64_t step_key, Id micro_batch);
 
 class StepRunner {
  public:

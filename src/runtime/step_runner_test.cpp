@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <map>
 #include <set>
 
 #include "runtime/toy_rig.h"
@@ -70,18 +69,25 @@ TEST(Step, EqualsAPlainLoopWhateverLaneIsLate) {
   }
 }
 
-TEST(Step, GivesEachMicroBatchADropoutKeyOfItsOwnInEveryPassTheSame) {
+TEST(Step, TellsEveryCallTheSameScaleAndKeyAndItsOwnMicroBatch) {
   Rig rig({DType::kF32, true, 2, 3, kMiB, Modes::kRecompute, {}});
-  std::map<Id, std::set<std::uint64_t>> keys;
-  rig.before_call = [&](const BlockCall& call) { keys[call.what.micro_batch].insert(call.context->dropout_key); };
-  rig.train(0, Batch(kTrainShape, 3, kSeed));
-  ASSERT_EQ(keys.size(), 3u);
-  std::set<std::uint64_t> all;
-  for (const auto& [micro_batch, own] : keys) {
-    EXPECT_EQ(own.size(), 1u) << micro_batch;
-    all.insert(own.begin(), own.end());
-  }
-  EXPECT_EQ(all.size(), 3u);
+  const Batch batch(kTrainShape, 3, kSeed);
+  std::set<const std::byte*> device, host;
+  rig.before_call = [&](const BlockCall& call) {
+    EXPECT_EQ(call.context->dropout_key, inputs_of(batch, 0).dropout_key);
+    EXPECT_EQ(call.context->loss_scale, 1.0 / static_cast<double>(batch.supervised));
+    EXPECT_TRUE(call.context->training);
+    EXPECT_EQ(call.context->shape, kTrainShape);
+    const Bytes offset = call.what.micro_batch * batch_layout(kTrainShape).bytes;
+    EXPECT_EQ(std::memcmp(call.context->host_batch, batch.bytes.data() + offset,
+                          static_cast<std::size_t>(batch_layout(kTrainShape).bytes)),
+              0);
+    device.insert(call.context->batch);
+    host.insert(call.context->host_batch);
+  };
+  rig.train(0, batch);
+  EXPECT_EQ(device.size(), 3u);
+  EXPECT_EQ(host.size(), 3u);
 }
 
 TEST(Step, RunsEachBlockAsItsModeSays) {

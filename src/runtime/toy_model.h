@@ -128,7 +128,8 @@ class Embedding final : public ToyBlock {
       std::vector<float> y(tokens * kHidden);
       for (std::int64_t t = 0; t < tokens; ++t) {
         const std::int32_t id = token(call.context->batch, 0, t);
-        const bool bump = call.context->training && ((call.context->dropout_key >> (t % 64)) & 1) != 0;
+        const std::int64_t position = call.what.micro_batch * tokens + t;
+        const bool bump = call.context->training && ((call.context->dropout_key >> (position % 64)) & 1) != 0;
         for (std::int64_t j = 0; j < kHidden; ++j) {
           y[t * kHidden + j] = load(call.parameters[0].weight, compute_, id * kHidden + j) + (bump ? 0.125f : 0.0f);
         }

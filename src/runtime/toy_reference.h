@@ -49,7 +49,7 @@ inline double plain_squared_norm(const std::vector<float>& values) {
 struct PlainStep {
   std::vector<BatchShape> shapes;  // by micro-batch
   std::vector<const std::byte*> batches;
-  std::vector<std::uint64_t> dropout_keys;
+  std::uint64_t dropout_key = 0;
   std::int64_t supervised_tokens = 1;
   double learning_rate = 0, weight_decay = 0, max_norm = 0;
   std::int64_t update = 1;
@@ -162,7 +162,7 @@ class PlainLoop {
     Context context;
     context.shape = step.shapes[m];
     context.batch = context.host_batch = step.batches[m];
-    context.dropout_key = training ? step.dropout_keys[m] : 0;
+    context.dropout_key = step.dropout_key;
     context.loss_scale = training ? 1.0 / static_cast<double>(step.supervised_tokens) : 0;
     context.training = training;
     const auto bytes = static_cast<std::size_t>(context.shape.tokens() * kHidden * size_of(compute_));

@@ -93,7 +93,7 @@ inline StepInputs inputs_of(const Batch& batch, std::int64_t step) {
   StepInputs inputs;
   inputs.host_batch = batch.bytes.data();
   inputs.supervised_tokens = batch.supervised;
-  inputs.dropout_key = 77 + static_cast<std::uint64_t>(step);
+  inputs.dropout_key = 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(step + 1);
   inputs.learning_rate = 0.01;
   inputs.weight_decay = 0.1;
   inputs.max_norm = step % 2 == 0 ? 0.05 : 0;
@@ -163,8 +163,8 @@ inline PlainStep plain_step(const Batch& batch, const StepInputs& inputs) {
   for (Id m = 0; m < batch.micro_batches; ++m) {
     step.shapes.push_back(batch.shape);
     step.batches.push_back(batch.bytes.data() + m * batch_layout(batch.shape).bytes);
-    step.dropout_keys.push_back(micro_batch_key(inputs.dropout_key, m));
   }
+  step.dropout_key = inputs.dropout_key;
   step.supervised_tokens = batch.supervised;
   step.learning_rate = inputs.learning_rate;
   step.weight_decay = inputs.weight_decay;
