@@ -67,6 +67,9 @@ fs::path partial_path(const fs::path& output_dir, std::int64_t step) {
 }
 
 std::optional<fs::path> committed_folder(Files& files, const fs::path& checkpoint) {
+  if (!checkpoint.has_filename() && checkpoint.has_relative_path()) {  // "checkpoint-7/"
+    return committed_folder(files, checkpoint.parent_path());
+  }
   if (committed(files, checkpoint)) return checkpoint;
   // Only between the two renames of promote() is there none: then the new one is whole, and so is the old one.
   if (files.exists(checkpoint)) return std::nullopt;

@@ -218,6 +218,12 @@ std::optional<fs::path> newest_checkpoint(Files& files, const fs::path& output_d
   return committed_folder(files, checkpoint_path(output_dir, steps.back()));
 }
 
+void remove_checkpoints(Files& files, const fs::path& output_dir) {
+  if (!files.exists(output_dir)) return;
+  settle(files, output_dir);
+  for (const std::int64_t step : committed_steps(files, output_dir)) remove_checkpoint(files, output_dir, step);
+}
+
 TrainingState load_checkpoint(Files& files, const fs::path& checkpoint, ChunkStore& store) {
   const std::optional<fs::path> committed = committed_folder(files, checkpoint);
   if (!committed) {

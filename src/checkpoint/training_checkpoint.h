@@ -22,13 +22,20 @@ struct SaveOptions {
   ExportOptions model;
 };
 
-// Returns the committed folder. Older committed ones are removed only after the new one is committed.
+// Returns the committed folder. Older committed ones are removed only after the new one is committed; one of the same
+// step is replaced, and is whole under another name until then. On an Error (disk full, a weight or moment that is not
+// finite: Error(kNonFinite)) what was there before still is, and the message says which checkpoint that is.
 std::filesystem::path save_checkpoint(Files&, const ChunkStore&, const TrainingState&, const std::string& config_json,
                                       const std::optional<std::filesystem::path>& source,
                                       const std::filesystem::path& output_dir, const SaveOptions&);
-// Newest committed checkpoint of output_dir, if any. Incomplete ones are ignored.
+// Newest committed checkpoint of output_dir, if any. Incomplete ones are ignored. Its name is another than
+// checkpoint-<step> when the process died while it took its place; the next save puts that right.
 std::optional<std::filesystem::path> newest_checkpoint(Files&, const std::filesystem::path& output_dir);
-// Restores weights, residuals, moments bit for bit (whatever chunk sizes) and returns the rest. Error(kFiles).
+// Restores weights, residuals, moments bit for bit (whatever chunk sizes, and into the other compute dtype by way of
+// the exact masters) and returns the rest. Error(kFiles) for a folder without a valid mark, another model's shapes,
+// missing or short files, weights or moments that are not finite, v < 0.
 TrainingState load_checkpoint(Files&, const std::filesystem::path& checkpoint, ChunkStore&);
+// Removes every committed checkpoint of output_dir and what deaths left behind.
+void remove_checkpoints(Files&, const std::filesystem::path& output_dir);
 
 }  // namespace protrain
