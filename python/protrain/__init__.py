@@ -1,0 +1,1 @@
+"""Python side of protrain: preparing token files, and the demo's model and text."""
