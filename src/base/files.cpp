@@ -99,8 +99,8 @@ class PosixReadableFile : public ReadableFile {
   void read_at(Bytes offset, std::span<std::byte> to) const override {
     const auto wanted = static_cast<Bytes>(to.size());
     if (offset < 0 || offset > size_ || wanted > size_ - offset) {
-      fail(ExitCode::kFiles, "cannot read {}: bytes {} to {} lie outside the file, which has {}", path_.string(),
-           offset, offset + wanted, size_);
+      fail(ExitCode::kFiles, "cannot read {}: {} bytes from offset {} lie outside the file, which has {}",
+           path_.string(), wanted, offset, size_);
     }
     while (!to.empty()) {
       const std::size_t piece = std::min(to.size(), kLargestTransfer);

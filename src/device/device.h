@@ -78,7 +78,7 @@ class Device {
 };
 
 struct CpuDeviceOptions {
-  Bytes capacity = 0;               // 0: physical memory
+  Bytes capacity = 0;               // 0: the host's, as its cgroup limits it
   double h2d_bytes_per_second = 0;  // 0: unthrottled
   double d2h_bytes_per_second = 0;
 };
