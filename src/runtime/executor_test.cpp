@@ -266,6 +266,29 @@ TEST(Executor, NeverAbandonsOnceAnUpdateMayHaveBegun) {
   EXPECT_GE(steps_given_up, 1);  // the first task is always asked for
 }
 
+TEST(Executor, EndsTheStepWhenAnUpdateBeginsWhileItIsAskedWhetherToAbandon) {
+  const auto device = make_cpu_device();
+  Schedule schedule;
+  schedule.tasks = {task_on(Lane::kGpuUpdate, "update", {}, Op::kUpdate), task_on(Lane::kCompute, "asked for")};
+  std::atomic<bool> updated{false};
+  int ran = 0;
+  Runner runner([&](const Task& task, Stream&) {
+    if (task.op == Op::kUpdate) {
+      updated = true;
+    } else {
+      ++ran;
+    }
+  });
+  Executor executor(*device, table_of(runner));
+  RunOptions options;
+  options.abandon = [&] {
+    while (!updated) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return true;
+  };
+  EXPECT_FALSE(executor.run(schedule, options).abandoned);
+  EXPECT_EQ(ran, 1);
+}
+
 TEST(Executor, RefusesAnEdgeThatPointsForward) {
   const auto device = make_cpu_device();
   Runner runner([](const Task&, Stream&) {});
