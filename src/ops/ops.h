@@ -20,7 +20,7 @@ namespace protrain::ops {
 // A parameter, and the place of its gradient (same shape; C or fp32). gradient undefined: none is wanted.
 struct Parameter {
   at::Tensor weight;
-  at::Tensor gradient;
+  at::Tensor gradient = {};
   bool first = true;  // overwrite the gradient, else add. An fp32 gradient of bf16 inputs is accumulated in fp32.
 };
 
@@ -58,10 +58,10 @@ struct Rope {
 struct AttentionBatch {
   std::int64_t rows = 0, row_tokens = 0;
   bool packed = false;
-  at::Tensor positions;                              // int32 [T], device: position inside the sample
-  at::Tensor sample_starts;                          // int32 [samples + 1], device; read when packed, as is the next
-  std::span<const std::int32_t> host_sample_starts;  // the same on the host; empty samples at the end are allowed
-  std::int64_t window = 0;                           // a query sees its `window` last keys, itself included; 0 = all
+  at::Tensor positions = {};      // int32 [T], device: position inside the sample
+  at::Tensor sample_starts = {};  // int32 [samples + 1], device; read when packed, as is the next
+  std::span<const std::int32_t> host_sample_starts = {};  // the same on the host; empty samples at the end are allowed
+  std::int64_t window = 0;     // a query sees its `window` last keys, itself included; 0 = all
   bool deterministic = false;  // CUDA: flash attention instead of cuDNN (also set_up_torch's flag)
   double scale = 0;            // 0: 1 / sqrt(head_dim)
 };
