@@ -54,16 +54,19 @@ def main():
         for step in range(options.steps):
             torch.cuda.synchronize()
             began = time.perf_counter()
-            rows = tokens[step * options.rows * options.length:(step + 1) * options.rows * options.length]
-            rows = torch.from_numpy(rows.reshape(options.rows, options.length)).cuda()
-            supervised = options.rows * (options.length - 1)
+            first_token = step * options.rows * options.length
+            count = options.rows * options.length
+            shape = (options.rows, options.length)
+            rows = torch.from_numpy(tokens[first_token:first_token + count].reshape(shape)).cuda()
+            # A row is a piece of one long sample: its last token has a next token too.
+            labels = torch.from_numpy(tokens[first_token + 1:first_token + count + 1].reshape(shape)).cuda()
             total = 0.0
             for first in range(0, options.rows, options.micro):
-                ids = rows[first:first + options.micro]
-                hidden = model.model(ids).last_hidden_state
-                logits = model.lm_head(hidden)[:, :-1]
-                loss = torch.nn.functional.cross_entropy(logits.float().reshape(-1, logits.size(-1)),
-                                                         ids[:, 1:].reshape(-1), reduction="sum") / supervised
+                hidden = model.model(rows[first:first + options.micro]).last_hidden_state
+                logits = model.lm_head(hidden)
+                loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1),
+                                                         labels[first:first + options.micro].flatten(),
+                                                         reduction="sum") / count
                 loss.backward()
                 total += loss.item()
             norm = torch.sqrt(sum(p.grad.double().square().sum() for _, p, _ in pairs)).item()
