@@ -3,6 +3,9 @@
 //
 // Thread safety: Device's methods may be called from any thread; a Stream has one issuing thread at a time; an Event
 // may be shared freely. Ownership: a Device outlives its streams; arenas live as long as the Device.
+//
+// Errors of a stream's work stay with the stream: later work is skipped (cpu) or fails (cuda), and synchronize(),
+// call() and the events recorded after it, here and on streams that wait for them, rethrow the first one.
 #pragma once
 #include <functional>
 #include <memory>
