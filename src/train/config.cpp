@@ -1,6 +1,7 @@
 // YAML and command line -> TrainConfig.
 #include "train/config.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -222,17 +223,37 @@ void set_key(TrainConfig& config, const ConfigKey& key, const std::string& where
   config.given[std::string(key.name)] = where;
 }
 
-void apply_yaml(TrainConfig& config, const std::string& yaml, const std::string& file) {
-  std::vector<YAML::Node> documents;
+class NothingHandler : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// The one document of a file; not YAML::LoadAll, which never ends on a text that starts with a comma.
+YAML::Node read_document(const std::string& yaml, const std::string& file) {
   try {
-    documents = YAML::LoadAll(yaml);
+    std::istringstream in(yaml);
+    YAML::Parser parser(in);
+    NothingHandler nothing;
+    if (parser.HandleNextDocument(nothing) && parser.HandleNextDocument(nothing)) {
+      fail(ExitCode::kConfig, "{}: not one YAML document of `key: value` lines", file);
+    }
+    return YAML::Load(yaml);
   } catch (const YAML::Exception& error) {
     fail(ExitCode::kConfig, "{}:{}: not YAML: {}", file, error.mark.line + 1, error.msg);
   }
-  if (documents.empty()) return;
-  if (documents.size() > 1) fail(ExitCode::kConfig, "{}: holds {} YAML documents; give one", file, documents.size());
-  const YAML::Node& root = documents[0];
-  if (root.IsNull()) return;
+}
+
+void apply_yaml(TrainConfig& config, const std::string& yaml, const std::string& file) {
+  const YAML::Node root = read_document(yaml, file);
+  if (!root.IsDefined() || root.IsNull()) return;
   if (!root.IsMap()) fail(ExitCode::kConfig, "{}:{}: not a list of `key: value`", file, root.Mark().line + 1);
 
   std::map<std::string, int> seen;  // the table's name -> line

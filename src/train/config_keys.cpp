@@ -45,7 +45,7 @@ const ConfigKey kKeys[] = {
     {.name = "form",
      .member = &C::form,
      .help = "what a raw record is",
-     .choices = "auto|text|alpaca|sharegpt|messages|tokens"},
+     .choices = "auto|text|alpaca|sharegpt|messages|tokenised"},
     {.name = "cutoff_len", .member = &C::cutoff_len, .help = "most tokens of a row", .min = 2, .max = 1 << 30},
     {.name = "packing",
      .member = &C::packing,

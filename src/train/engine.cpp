@@ -6,7 +6,7 @@
 namespace protrain {
 
 Engine::Engine(const TrainConfig& config, const ModelSource& model, const RunPlan& run, Device& device)
-    : model_(model), run_(run), pool_(run.compute_threads) {
+    : pool_(run.compute_threads) {
   set_up_torch({.compute_threads = run.compute_threads, .deterministic = config.deterministic});
   std::byte* const device_arena = device.arena(Tier::kDevice, run.layout.bytes(Tier::kDevice));
   std::byte* const pinned_arena = device.arena(Tier::kPinned, run.layout.bytes(Tier::kPinned));
@@ -18,10 +18,6 @@ Engine::Engine(const TrainConfig& config, const ModelSource& model, const RunPla
   const AdamWOptions adam = {.beta1 = config.adam_beta1, .beta2 = config.adam_beta2, .epsilon = config.adam_epsilon};
   runner_ = std::make_unique<StepRunner>(*store_, run.chunks, run.shape, run.plan, run.layout, device,
                                          std::move(blocks), *kernels_, adam, pinned_arena);
-}
-
-Schedule Engine::schedule(const StepShape& step) const {
-  return expand(model_.spec, run_.chunks, run_.shape, run_.plan, run_.layout, step);
 }
 
 }  // namespace protrain

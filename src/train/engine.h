@@ -19,12 +19,8 @@ class Engine {
 
   ChunkStore& store() { return *store_; }
   StepRunner& runner() { return *runner_; }
-  // The task graph of a step of this shape, as the runner executes it.
-  Schedule schedule(const StepShape&) const;
 
  private:
-  const ModelSource& model_;
-  const RunPlan& run_;
   ThreadPool pool_;
   std::unique_ptr<UpdateKernels> kernels_;
   std::unique_ptr<ChunkStore> store_;

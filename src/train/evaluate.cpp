@@ -16,7 +16,6 @@ std::optional<Evaluation> evaluate(StepRunner& runner, const BatchSource& source
     const int slot = static_cast<int>(i % 2);
     const StepBatch batch = loader.next(runner.batch_staging(slot));
     StepInputs inputs;
-    inputs.host_batch = runner.batch_staging(slot);
     inputs.supervised_tokens = batch.supervised_tokens;
     const StepShape shape = {Graph::kEvaluate, batch.shape, batch.micro_batches, slot};
     const StepOutputs outputs = runner.step(shape, inputs, {.trace = false, .abandon = abandon});

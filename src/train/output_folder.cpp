@@ -35,9 +35,7 @@ std::optional<fs::path> prepare_output_folder(Files& files, const TrainConfig& c
            "overwrite_output_dir: true to drop it",
            old->string());
     }
-    for (const std::string& name : files.list(output)) {
-      if (name.starts_with("checkpoint-")) files.remove_all(output / name);
-    }
+    remove_checkpoints(files, output);
   }
   return std::nullopt;
 }

@@ -22,13 +22,20 @@ namespace {
 
 constexpr Bytes kHashPieceBytes = 8 * kMiB;
 constexpr int kPrepareVersion = 1;  // raised when the same input would be prepared differently
-constexpr std::string_view kErrorPrefix = "protrain: error: ";
+constexpr std::string_view kMessagePrefix = "protrain prepare: ";
 
 // Files of a tokenizer folder that can change token ids or templates.
 bool shapes_tokens(const std::string& name) {
   return name.starts_with("tokenizer") || name.starts_with("vocab") || name.starts_with("merges") ||
          name.starts_with("special_tokens") || name.starts_with("added_tokens") || name.starts_with("chat_template") ||
          name.starts_with("spiece") || name == "config.json";
+}
+
+// Data of token ids needs none.
+bool has_tokenizer(const fs::path& folder) {
+  constexpr std::array<const char*, 5> kAny = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+                                               "vocab.json", "spiece.model"};
+  return std::ranges::any_of(kAny, [&](const char* name) { return fs::exists(folder / name); });
 }
 
 class ContentHash {
@@ -115,25 +122,28 @@ ExitCode known_exit_code(int status) {
 
 void run_prepare(const std::vector<fs::path>& inputs, const fs::path& tokenizer,
                  const std::vector<std::string>& options, const fs::path& output) {
-  std::vector<std::string> command = {python_executable(), "-m", "protrain.prepare", "--tokenizer", tokenizer.string()};
+  std::vector<std::string> command = {python_executable(), "-m", "protrain.prepare"};
+  if (has_tokenizer(tokenizer)) command.insert(command.end(), {"--tokenizer", tokenizer.string()});
   command.emplace_back("--input");
   for (const fs::path& input : inputs) command.push_back(input.string());
   command.insert(command.end(), {"--output", output.string()});
   command.insert(command.end(), options.begin(), options.end());
 
-  std::string last_line, message;
+  // The last line of a failure is its message, so a line is logged when the next one comes.
+  std::string last;
   const int status = run_child(command, {{"PYTHONPATH", python_modules()}}, [&](const std::string& line) {
-    if (line.starts_with(kErrorPrefix)) {
-      message = line.substr(kErrorPrefix.size());
-      return;
-    }
-    if (!line.empty()) last_line = line;
-    log::info("{}", line);
+    if (!last.empty()) log::info("{}", last);
+    last = line.starts_with(kMessagePrefix) ? line.substr(kMessagePrefix.size()) : line;
   });
-  if (status == 0) return;
-  if (message.empty())
-    message = fmt::format("preparing data with {} ended with code {}: {}", command[0], status, last_line);
-  throw Error(known_exit_code(status), message);
+  if (status == 0) {
+    if (!last.empty()) log::info("{}", last);
+    return;
+  }
+  const ExitCode code = known_exit_code(status);
+  if (code == ExitCode::kInternal) {
+    fail(code, "preparing data with {} ended with code {}: {}", command[0], status, last);
+  }
+  throw Error(code, last);
 }
 
 }  // namespace
@@ -182,8 +192,8 @@ fs::path prepared_file(Files& files, const TrainConfig& config, const std::vecto
 
   const fs::path tokenizer = tokenizer_folder(config);
   if (!fs::is_directory(tokenizer)) {
-    fail(ExitCode::kConfig, "{} is raw text and {} holds no tokenizer: give tokenizer_name", inputs[0].string(),
-         tokenizer.string());
+    fail(ExitCode::kConfig, "{} is not a folder, so there is no tokenizer for {}: give tokenizer_name",
+         tokenizer.string(), inputs[0].string());
   }
   const std::vector<std::string> options = prepare_options(config, key != "train_file");
   const fs::path folder = cache_folder(config);

@@ -31,6 +31,7 @@ SignalScope::SignalScope() {
 SignalScope::~SignalScope() {
   sigaction(SIGTERM, &old_term_, nullptr);
   sigaction(SIGINT, &old_int_, nullptr);
+  g_signal = 0;
 }
 
 int signal_received() { return g_signal.load(); }

@@ -49,7 +49,7 @@ class Trainer {
   void open_logs();
   void train_steps();
   void train_one(Loader& loader);
-  void log_step(const StepBatch&, const StepInputs&, const StepOutputs&, double seconds, double stalled, bool skipped);
+  void log_step(const StepBatch&, const StepInputs&, const StepOutputs&, double flops, double seconds, double stalled);
   void count_nonfinite(bool skipped);
   void write_trace(const StepShape&, const Timeline&);
   void evaluate_now();
@@ -161,7 +161,6 @@ void Trainer::train_one(Loader& loader) {
   const StepBatch batch = loader.next(runner.batch_staging(slot));
 
   StepInputs inputs;
-  inputs.host_batch = runner.batch_staging(slot);
   inputs.supervised_tokens = batch.supervised_tokens;
   inputs.dropout_key = dropout_key(static_cast<std::uint64_t>(config_.seed), state_.step);
   inputs.learning_rate = rate_.at(state_.step);
@@ -175,19 +174,20 @@ void Trainer::train_one(Loader& loader) {
   const StepOutputs outputs = runner.step(shape, inputs, options);
   if (outputs.run.abandoned) save_and_stop();
 
-  const bool nonfinite = outputs.control.skip != 0 && batch.supervised_tokens > 0;
-  const bool skipped = outputs.control.skip != 0 || batch.supervised_tokens == 0;
+  const bool skipped = outputs.control.skip != 0;
   ++state_.step;
   if (!skipped) ++state_.applied_updates;
   run_.tokens_seen += batch.tokens;
   run_.epoch = batch.epoch;
-  log_step(batch, inputs, outputs, seconds_since(begin), loader.stalled_seconds() - stalled_before, skipped);
+  const double flops = step_flops(model_->spec, batch, runner.batch_staging(slot));
+  log_step(batch, inputs, outputs, flops, seconds_since(begin), loader.stalled_seconds() - stalled_before);
   if (options.trace) write_trace(shape, outputs.run.timeline);
-  count_nonfinite(nonfinite);
+  count_nonfinite(skipped && batch.supervised_tokens > 0);
 }
 
-void Trainer::log_step(const StepBatch& batch, const StepInputs& inputs, const StepOutputs& outputs, double seconds,
-                       double stalled, bool skipped) {
+void Trainer::log_step(const StepBatch& batch, const StepInputs& inputs, const StepOutputs& outputs, double flops,
+                       double seconds, double stalled) {
+  const bool skipped = outputs.control.skip != 0;
   const double loss = outputs.control.loss_sum / static_cast<double>(batch.supervised_tokens);
   const ProgressNumbers numbers = {.loss = loss,
                                    .learning_rate = inputs.learning_rate,
@@ -212,7 +212,7 @@ void Trainer::log_step(const StepBatch& batch, const StepInputs& inputs, const S
       .add("tokens_per_second", numbers.tokens_per_second)
       .add("step_seconds", seconds)
       .add("data_stall_seconds", stalled)
-      .add("model_tflops", step_flops(model_->spec, batch, inputs.host_batch) / seconds / 1e12)
+      .add("model_tflops", flops / seconds / 1e12)
       .add("device_peak_bytes", device_peak_)
       .add("host_peak_bytes", host_memory().peak)
       .add("applied_updates", state_.applied_updates);
@@ -235,7 +235,7 @@ void Trainer::count_nonfinite(bool nonfinite) {
 
 void Trainer::write_trace(const StepShape& shape, const Timeline& timeline) {
   const fs::path file = output_ / fmt::format("trace-step-{}.json", state_.step);
-  files_.write_text(file, chrome_trace(engine_->schedule(shape), timeline), false);
+  files_.write_text(file, chrome_trace(engine_->runner().schedule(shape), timeline), false);
 }
 
 void Trainer::evaluate_now() {
