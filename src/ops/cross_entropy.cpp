@@ -1,10 +1,9 @@
 #include <ATen/ops/empty.h>
-#include <ATen/ops/gather.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/where.h>
 
 #include <algorithm>
 
@@ -41,10 +40,12 @@ at::Tensor loss_cpu(at::Tensor& logits, const at::Tensor& labels, const LossOpti
   const at::Tensor index = labels.clamp_min(0).to(at::kLong).unsqueeze(1);
   const at::Tensor losses = log_p.gather(1, index).neg_().masked_fill_(none, 0);
   if (options.gradients) {
-    at::Tensor gradient = log_p.exp_();
-    gradient.scatter_add_(1, index, at::scalar_tensor(-1, gradient.options()).expand(index.sizes()));
-    gradient.mul_(options.loss_scale).masked_fill_(none, 0);
-    logits.copy_(gradient);
+    const at::Tensor scale = none.logical_not().to(at::kFloat).mul_(options.loss_scale);
+    const bool narrow = logits.scalar_type() != at::kFloat;
+    at::Tensor gradient = narrow ? at::empty_like(log_p) : logits;
+    at::exp_out(gradient, log_p);
+    gradient.mul_(scale).scatter_add_(1, index, scale.neg());
+    if (narrow) logits.copy_(gradient);
   }
   return losses.squeeze(1);
 }

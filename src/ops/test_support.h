@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cstdlib>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -48,9 +49,11 @@ class Random {
   at::Tensor typed(at::IntArrayRef shape, at::ScalarType type, double scale = 1) {
     return at::randn(shape, generator_, at::TensorOptions().dtype(at::kDouble)).mul_(scale).to(target_.device, type);
   }
-  // A parameter whose gradient slot holds values from before: added to unless first.
+  // A parameter whose gradient slot holds something from before: values to add to, or NaN to be overwritten when first.
   Parameter parameter(at::IntArrayRef shape, bool first, at::ScalarType gradient_type, double scale = 1) {
-    return {normal(shape, scale), typed(shape, gradient_type), first};
+    const at::Tensor slot = typed(shape, gradient_type);
+    if (first) slot.fill_(std::numeric_limits<double>::quiet_NaN());
+    return {normal(shape, scale), slot, first};
   }
   const Target& target() const { return target_; }
 

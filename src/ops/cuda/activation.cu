@@ -9,16 +9,14 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kUnroll = 2;  // packs of a thread, all loaded before the first is used
 
-// bf16 results have 8 bits: the fast exponential is exact enough there.
-template <typename T>
-__device__ inline float exponential(float x) {
-  if constexpr (sizeof(T) == 2) return __expf(x);
-  return expf(x);
-}
-
+// bf16 results have 8 bits: the fast exponential and division are exact enough there.
 template <typename T>
 __device__ inline float logistic(float x) {
-  return 1.0F / (1.0F + exponential<T>(-x));
+  if constexpr (sizeof(T) == 2) {
+    return __fdividef(1.0F, 1.0F + __expf(-x));
+  } else {
+    return 1.0F / (1.0F + expf(-x));
+  }
 }
 
 constexpr float kSqrtTwoOverPi = 0.7978845608028654F, kGeluCubic = 0.044715F;
@@ -32,9 +30,10 @@ __device__ inline void evaluate(float x, float& value, float& slope) {
     value = x * s;
     slope = s * (1.0F + x * (1.0F - s));
   } else if constexpr (kKind == Activation::kGeluTanh) {
-    const float t = tanhf(kSqrtTwoOverPi * (x + kGeluCubic * x * x * x));
-    value = 0.5F * x * (1.0F + t);
-    slope = 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * kSqrtTwoOverPi * (1.0F + 3.0F * kGeluCubic * x * x);
+    // (1 + tanh(u)) / 2 is the logistic of 2u, which keeps its relative precision where it is small.
+    const float s = logistic<T>(2.0F * kSqrtTwoOverPi * (x + kGeluCubic * x * x * x));
+    value = x * s;
+    slope = s + 2.0F * x * s * (1.0F - s) * kSqrtTwoOverPi * (1.0F + 3.0F * kGeluCubic * x * x);
   } else if constexpr (kKind == Activation::kGelu) {
     const float cdf = 0.5F * (1.0F + erff(x * kSqrtHalf));
     value = x * cdf;
