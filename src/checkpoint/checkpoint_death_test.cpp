@@ -31,8 +31,8 @@ void save(Files& files, TestStore& store, const fs::path& output_dir, std::int64
   SaveOptions options;
   options.keep_last = 1;
   options.model = {.dtype = DType::kBf16, .shard_bytes = shard_bytes};
-  save_checkpoint(files, *store, {.step = step, .applied_updates = step, .extra_json = "{}"}, R"({"a": 1})", output_dir / "source",
-                  output_dir / "out", options);
+  save_checkpoint(files, *store, {.step = step, .applied_updates = step, .extra_json = "{}"}, R"({"a": 1})",
+                  output_dir / "source", output_dir / "out", options);
 }
 
 StateBits loaded(const fs::path& output_dir, std::int64_t* step = nullptr) {

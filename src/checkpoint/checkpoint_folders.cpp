@@ -74,7 +74,7 @@ std::optional<fs::path> committed_folder(Files& files, const fs::path& checkpoin
   // Only between the two renames of promote() is there none: then the new one is whole, and so is the old one.
   if (files.exists(checkpoint)) return std::nullopt;
   for (const std::string_view suffix : {kPartial, kReplaced}) {
-    if (const fs::path folder = hidden(checkpoint, suffix); committed(files, folder)) return folder;
+    if (fs::path folder = hidden(checkpoint, suffix); committed(files, folder)) return folder;
   }
   return std::nullopt;
 }

@@ -50,7 +50,7 @@ std::string commit_fault(Files& files, const std::filesystem::path& folder) {
     const std::size_t space = lines.find(' '), end = lines.find('\n');
     const std::filesystem::path file = folder / lines.substr(space + 1, end - space - 1);
     Bytes bytes = 0;
-    std::from_chars(lines.data(), lines.data() + space, bytes);
+    std::from_chars(lines.begin(), lines.begin() + space, bytes);
     if (!files.exists(file)) return fmt::format("{} is missing", file.string());
     if (const Bytes found = files.open(file)->size(); found != bytes) {
       return fmt::format("{} has {} bytes, {} were saved", file.string(), found, bytes);

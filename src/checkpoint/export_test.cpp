@@ -13,7 +13,6 @@ namespace protrain {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 

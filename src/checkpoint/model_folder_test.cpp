@@ -48,6 +48,7 @@ class ModelFolders : public testing::Test {
 
   void write(const std::vector<FileTensor>& tensors, const std::string& file = "model.safetensors") {
     std::vector<TensorInfo> infos;
+    infos.reserve(tensors.size());
     for (const FileTensor& tensor : tensors) {
       infos.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
     }

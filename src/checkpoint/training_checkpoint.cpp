@@ -167,7 +167,6 @@ void write_all(Files& files, const ChunkStore& store, const TrainingState& state
   write_state_file(files, store, kSecondMoment, folder);
   const TrainerState trainer{.state = state, .compute = store.compute(), .master = form};
   files.write_text(folder / kTrainerStateFile, trainer_state_text(trainer), true);
-  files.sync_directory(folder);
   write_commit_mark(files, folder);
 }
 
