@@ -1,0 +1,110 @@
+"""A run that was stopped, by whatever, goes on to the very bits of one that was not."""
+
+import random
+import signal
+import time
+
+import pytest
+import torch
+from conftest import protrain, rows, start, weights, write_config
+
+STEPS = 12
+
+
+def keys(model, data, output, **more):
+    return dict(dict(model_name_or_path=str(model), train_file=str(data), validation_file=str(data),
+                     output_dir=str(output), cutoff_len=32, packing=True, per_device_train_batch_size=2,
+                     gradient_accumulation_steps=2, learning_rate=1e-3, max_steps=STEPS, logging_steps=1, save_steps=3,
+                     eval_steps=6, warmup_steps=2, device="cpu"), **more)
+
+
+def run(tmp_path, name, model, data, *words, **more):
+    output = tmp_path / name
+    config = write_config(tmp_path / f"{name}.yaml", **keys(model, data, output, **more))
+    protrain("train", config, *words)
+    return output
+
+
+def assert_same_end(output, straight):
+    ours, theirs = weights(output), weights(straight)
+    assert ours.keys() == theirs.keys()
+    for key in theirs:
+        assert torch.equal(ours[key], theirs[key]), key
+    assert [(row["step"], row["loss"], row["grad_norm"]) for row in rows(output)] == [
+        (row["step"], row["loss"], row["grad_norm"]) for row in rows(straight)]
+    assert [row["eval_loss"] for row in rows(output, "evaluate")] == [row["eval_loss"] for row in rows(straight, "evaluate")]
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_resume_at_any_checkpoint_is_bit_identical(bf16, model, long_data, tmp_path):
+    straight = run(tmp_path, "straight", model, long_data, bf16=bf16)
+    assert len(rows(straight)) == STEPS
+    for step in (3, 9):
+        # Other neutral knobs too: chunk size and recompute change no bit.
+        output = tmp_path / f"from{step}"
+        output.mkdir()
+        config = write_config(tmp_path / "again.yaml", **keys(model, long_data, output, bf16=bf16, chunk_bytes=4096,
+                                                              recompute=True))
+        protrain("train", config, "--resume-from-checkpoint", straight / f"checkpoint-{step}")
+        ours, theirs = weights(output), weights(straight)
+        for key in theirs:
+            assert torch.equal(ours[key], theirs[key]), (step, key)
+        assert [row["loss"] for row in rows(output)] == [row["loss"] for row in rows(straight)][step:]
+
+
+def test_sigterm_and_sigint_leave_a_checkpoint_that_goes_on_to_the_same_bits(model, long_data, tmp_path):
+    straight = run(tmp_path, "straight", model, long_data, bf16=False)
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    draw = random.Random(seed)
+    output = tmp_path / "stopped"
+    config = write_config(tmp_path / "stopped.yaml", **keys(model, long_data, output, bf16=False))
+    for number, code in [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+        # Every file operation is slowed, so that the run is long enough to be hit in steps, evaluation and saves.
+        process = start("train", config, "--resume-from-checkpoint", env={"PROTRAIN_FILE_FAULT": "sleep=0.02"})
+        deadline = time.monotonic() + 60
+        while not (output / "train_config.yaml").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.0, 1.5))
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode in (code, 0), errors
+        assert any(output.glob("checkpoint-*")), errors
+        if process.returncode == 0:
+            break
+    protrain("train", config, "--resume-from-checkpoint")
+    assert_same_end(output, straight)
+
+
+def test_kill_9_inside_a_save_never_loses_the_newest_complete_checkpoint(model, long_data, tmp_path):
+    straight = run(tmp_path, "straight", model, long_data, bf16=False)
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    draw = random.Random(seed)
+    output = tmp_path / "killed"
+    config = write_config(tmp_path / "killed.yaml", **keys(model, long_data, output, bf16=False, save_total_limit=1))
+    for _ in range(5):
+        process = start("train", config, "--resume-from-checkpoint", env={"PROTRAIN_FILE_FAULT": "sleep=0.05"})
+        time.sleep(draw.uniform(1.0, 4.0))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    protrain("train", config, "--resume-from-checkpoint")
+    ours, theirs = weights(output), weights(straight)
+    for key in theirs:
+        assert torch.equal(ours[key], theirs[key]), key
+    assert [row["step"] for row in rows(output)] == list(range(1, STEPS + 1))
+
+
+def test_resume_refuses_other_data_and_another_order(model, long_data, tmp_path):
+    output = run(tmp_path, "first", model, long_data, bf16=False)
+    config = tmp_path / "first.yaml"
+    result = protrain("train", config, "--resume-from-checkpoint", "--seed", "7", check=False)
+    assert result.returncode == 2 and "seed: 42" in result.stderr, result.stderr
+    result = protrain("train", config, check=False)
+    assert result.returncode == 2 and "earlier run" in result.stderr, result.stderr
+    from conftest import random_samples, write_tokens
+
+    other = write_tokens(tmp_path / "other.ptk", random_samples([9] * 400, seed=5))
+    result = protrain("train", config, "--resume-from-checkpoint", "--train_file", other, check=False)
+    assert result.returncode == 4 and "other training data" in result.stderr, result.stderr
+    assert (output / "checkpoint-12").exists()
