@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(kThreads, kItems <= 2 ? 2 : 1) norm_backward_r
     }
     fetch(row + std::int64_t{kStages - 1} * gridDim.x, (stage + kStages - 1) % kStages);
     __pipeline_wait_prior(kStages - 1);
+    asm volatile("" ::: "memory");  // the wait alone does not keep the compiler from reading the slots before it
 
     float g[kItems][kPack], hat[kItems][kPack];
     float along = 0, total = 0;
