@@ -1,9 +1,9 @@
 // One micro-batch as bytes: how its arrays lie in a region, on the host and on the device alike. Header only.
 //
-// A micro-batch is `rows` rows of `row_tokens` tokens, T = rows x row_tokens. Unpacked: a row is one sample, its tail is
-// padding. Packed: a row holds several samples one after the other; samples never cross a row's edge. In both cases
-// `sample_starts` cuts the T tokens into samples (padding is cut into samples of its own), so that attention stays inside
-// a sample and positions start at 0 in each.
+// A micro-batch is `rows` rows of `row_tokens` tokens, T = rows x row_tokens. Unpacked: a row is one sample, its tail
+// is padding. Packed: a row holds several samples one after the other; samples never cross a row's edge. In both cases
+// `sample_starts` cuts the T tokens into samples (padding is cut into samples of its own), so that attention stays
+// inside a sample and positions start at 0 in each.
 #pragma once
 #include <cstdint>
 #include <span>

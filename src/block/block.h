@@ -14,8 +14,8 @@
 
 namespace protrain {
 
-// kForward: no graph kept. kForwardKeep: the returned SavedGraph feeds backward. kBackward: gradients; for the head it is
-// forward and backward in one go (there is no SavedGraph).
+// kForward: no graph kept. kForwardKeep: the returned SavedGraph feeds backward. kBackward: gradients; for the head it
+// is forward and backward in one go (there is no SavedGraph).
 enum class Pass : std::uint8_t { kForward, kForwardKeep, kBackward };
 
 struct Invocation {
@@ -36,17 +36,19 @@ struct Context {
   BatchShape shape;
   const std::byte* batch = nullptr;       // on the device, as batch_layout(shape) says
   const std::byte* host_batch = nullptr;  // the same bytes on the host
-  std::uint64_t dropout_key = 0;          // seed and step; masks are a function of it, sample position and operator only
-  double loss_scale = 0;                  // 1 / supervised tokens of the whole step (all micro-batches, all ranks)
-  bool training = true;                   // false: no dropout
+  std::uint64_t dropout_key = 0;  // seed and step; masks are a function of it, sample position and operator only
+  double loss_scale = 0;          // 1 / supervised tokens of the whole step (all micro-batches, all ranks)
+  bool training = true;           // false: no dropout
 };
 
 // Shapes, with T = context.shape.tokens() and h = ModelSpec::hidden, compute dtype:
 //   layer:     input, output, output_gradient, input_gradient [T, h]
 //   embedding: input and input_gradient null; output, output_gradient [T, h]
-//   head:      input, input_gradient [T, h]; output = one double: sum of -log p(label) over the supervised tokens of this
+//   head:      input, input_gradient [T, h]; output = one double: sum of -log p(label) over the supervised tokens of
+//   this
 //              micro-batch (unscaled); output_gradient null. Gradients are those of loss_scale x that sum.
-// output null in kForwardKeep of a layer: only the graph is wanted (recompute), the result's values need not be computed.
+// output null in kForwardKeep of a layer: only the graph is wanted (recompute), the result's values need not be
+// computed.
 struct BlockCall {
   Invocation what;
   const Context* context = nullptr;
