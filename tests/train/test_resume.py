@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from conftest import protrain, rows, start, weights, write_config
+from conftest import protrain, random_samples, rows, start, weights, write_config, write_tokens
 
 STEPS = 12
 
@@ -23,6 +23,13 @@ def run(tmp_path, name, model, data, *words, **more):
     config = write_config(tmp_path / f"{name}.yaml", **keys(model, data, output, **more))
     protrain("train", config, *words)
     return output
+
+
+def wait_for_banner(process):
+    for line in process.stderr:
+        if "pinned host memory" in line:
+            return
+    raise AssertionError("no banner")
 
 
 def assert_same_end(output, straight):
@@ -59,21 +66,44 @@ def test_sigterm_and_sigint_leave_a_checkpoint_that_goes_on_to_the_same_bits(mod
     draw = random.Random(seed)
     output = tmp_path / "stopped"
     config = write_config(tmp_path / "stopped.yaml", **keys(model, long_data, output, bf16=False))
+    codes = []
     for number, code in [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGTERM, 143)]:
         # Every file operation is slowed, so that the run is long enough to be hit in steps, evaluation and saves.
         process = start("train", config, "--resume-from-checkpoint", env={"PROTRAIN_FILE_FAULT": "sleep=0.02"})
-        deadline = time.monotonic() + 60
-        while not (output / "train_config.yaml").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0.0, 1.5))
+        wait_for_banner(process)
+        time.sleep(draw.uniform(0.0, 0.7))
         process.send_signal(number)
         _, errors = process.communicate(timeout=120)
         assert process.returncode in (code, 0), errors
+        codes.append(process.returncode)
         assert any(output.glob("checkpoint-*")), errors
         if process.returncode == 0:
             break
+    assert any(codes), "no signal came in time"
     protrain("train", config, "--resume-from-checkpoint")
     assert_same_end(output, straight)
+
+
+@pytest.mark.parametrize("where", ["evaluation", "accumulation"])
+def test_a_signal_ends_long_work_within_a_micro_batch(where, model, tmp_path):
+    data = write_tokens(tmp_path / "t.ptk", random_samples([30] * 40_000))
+    output = tmp_path / "out"
+    config = write_config(tmp_path / "c.yaml", **keys(
+        model, data, output, bf16=False, packing=False, eval_steps=0, per_device_train_batch_size=4, max_steps=2,
+        per_device_eval_batch_size=4, gradient_accumulation_steps=10_000, eval_on_start=where == "evaluation"))
+    process = start("train", config)
+    wait_for_banner(process)
+    time.sleep(0.5)
+    sent = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 143, errors
+    assert time.monotonic() - sent < 3
+    assert (output / "checkpoint-0").exists() and not (output / "metrics.jsonl").read_text()
+    # Nothing of the abandoned step is in the checkpoint.
+    ours, theirs = weights(output / "checkpoint-0"), weights(model)
+    for key, tensor in ours.items():
+        assert torch.equal(tensor, theirs[key]), key
 
 
 def test_kill_9_inside_a_save_never_loses_the_newest_complete_checkpoint(model, long_data, tmp_path):
@@ -102,8 +132,6 @@ def test_resume_refuses_other_data_and_another_order(model, long_data, tmp_path)
     assert result.returncode == 2 and "seed: 42" in result.stderr, result.stderr
     result = protrain("train", config, check=False)
     assert result.returncode == 2 and "earlier run" in result.stderr, result.stderr
-    from conftest import random_samples, write_tokens
-
     other = write_tokens(tmp_path / "other.ptk", random_samples([9] * 400, seed=5))
     result = protrain("train", config, "--resume-from-checkpoint", "--train_file", other, check=False)
     assert result.returncode == 4 and "other training data" in result.stderr, result.stderr
