@@ -206,11 +206,11 @@ TEST(Layout, CountsExactlyTheBytesThatTheRulesSay) {
   // 18 bytes a parameter (2 + 2 + 4 + 4, gradient 2, accumulator 4); elements rounded up to 256 a tensor.
   const Bytes elements = 512 + 256 + 3 * (256 + 512 + 768) + 256;
   // Block inputs 1 and 2: evaluation's 48 tokens x 10 x 2 bytes; 3 and 4, and the two input gradients: 16 tokens.
-  const Bytes activations = 2 * 1024 + 4 * 512;
+  const Bytes activations = Bytes{2} * 1024 + Bytes{4} * 512;
   // Batches: 3 x (3 x 512 + 512) of training, equal to or larger than evaluation's 2 x (3 x 512 + 512).
-  const Bytes batches = 2 * 3 * 2048;
+  const Bytes batches = Bytes{2} * 3 * 2048;
   // Norms, partial sums, losses and control, each one aligned piece; the last ends with its own bytes.
-  EXPECT_EQ(found.bytes(Tier::kDevice), elements * 18 + activations + batches + 4 * 512);
+  EXPECT_EQ(found.bytes(Tier::kDevice), elements * 18 + activations + batches + Bytes{4} * 512);
   EXPECT_EQ(found.bytes(Tier::kPinned), 512 + batches);
 }
 

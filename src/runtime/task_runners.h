@@ -20,9 +20,9 @@ struct StepContext {
   std::vector<std::unique_ptr<Block>> blocks;
 
   Graph graph = Graph::kTrain;
-  std::vector<Context> contexts;                        // by micro-batch
-  std::vector<std::unique_ptr<SavedGraph>> saved = {};  // by block: one micro-batch at a time
-  AdamWStep decayed, plain;                             // with and without weight decay
+  std::vector<Context> contexts;                   // by micro-batch
+  std::vector<std::unique_ptr<SavedGraph>> saved;  // by block: one micro-batch at a time
+  AdamWStep decayed, plain;                        // with and without weight decay
   double max_norm = 0;
 
   std::byte* at(const Range& range) const {

@@ -1,7 +1,6 @@
 // A whole run of the toy model: plan, arenas, store, runner on a CPU device with faults. For tests.
 #pragma once
 #include <functional>
-#include <optional>
 #include <random>
 
 #include "device/faulty_device.h"
@@ -121,7 +120,7 @@ struct Rig {
     std::byte* pinned = device->arena(Tier::kPinned, bytes.bytes(Tier::kPinned));
     std::memset(arena, 0xff, static_cast<std::size_t>(bytes.bytes(Tier::kDevice)));
     std::memset(pinned, 0xff, static_cast<std::size_t>(bytes.bytes(Tier::kPinned)));
-    store.emplace(spec, chunks, bytes, shape, *device, arena);
+    store = std::make_unique<ChunkStore>(spec, chunks, bytes, shape, *device, arena);
     const auto masters = random_masters(spec);
     for (Id id = 0; id < static_cast<Id>(masters.size()); ++id) {
       store->write_master(id, 0, static_cast<std::int64_t>(masters[id].size()), masters[id].data());
@@ -132,7 +131,8 @@ struct Rig {
     for (auto& block : make_blocks(spec, o.compute)) {
       blocks.push_back(std::make_unique<Spy>(std::move(block), before_call));
     }
-    runner.emplace(*store, chunks, shape, plan, bytes, *device, std::move(blocks), *kernels, AdamWOptions{}, pinned);
+    runner = std::make_unique<StepRunner>(*store, chunks, shape, plan, bytes, *device, std::move(blocks), *kernels,
+                                          AdamWOptions{}, pinned);
   }
 
   StepShape train_shape(std::int64_t step, std::int64_t micro_batches) const {
@@ -153,9 +153,9 @@ struct Rig {
   std::vector<Chunk> chunks;
   Layout bytes;
   std::unique_ptr<Device> device;
-  std::optional<ChunkStore> store;
+  std::unique_ptr<ChunkStore> store;
   std::unique_ptr<UpdateKernels> kernels;
-  std::optional<StepRunner> runner;
+  std::unique_ptr<StepRunner> runner;
 };
 
 inline PlainStep plain_step(const Batch& batch, const StepInputs& inputs) {
