@@ -7,6 +7,7 @@
 #include "checkpoint/folder_names.h"
 #include "checkpoint/json_files.h"
 #include "checkpoint/model_files.h"
+#include "checkpoint/pieces.h"
 #include "checkpoint/safetensors.h"
 
 namespace protrain {
@@ -59,36 +60,33 @@ void check_weights(const ParameterSpec& parameter, DType dtype, std::int64_t fir
   }
 }
 
-void write_parameter(const ChunkStore& store, Id id, DType dtype, SafetensorsWriter& writer, Buffers& buffers) {
-  const ParameterSpec& parameter = store.spec().parameters[id];
-  const bool weight_bits = dtype == store.compute();
-  const std::int64_t elements = parameter.elements();
-  for (std::int64_t first = 0; first < elements; first += kPieceElements) {
-    const std::int64_t count = std::min(kPieceElements, elements - first);
-    buffers.values.resize(static_cast<std::size_t>(count));
-    buffers.bytes.resize(static_cast<std::size_t>(count * size_of(dtype)));
-    if (weight_bits) {
-      store.read(id, Part::kWeight, first, count, buffers.bytes.data());
-      to_float(dtype, buffers.bytes.data(), buffers.values.data(), count);
-    } else {
-      store.read_master(id, first, count, buffers.values.data());
-      from_float(dtype, buffers.values.data(), buffers.bytes.data(), count);
-    }
-    check_weights(parameter, dtype, first, buffers.values);
-    writer.append(buffers.bytes);
+// Fills the buffers with the piece as the file shall hold it.
+void make_piece(const ChunkStore& store, const Piece& piece, DType dtype, Buffers& buffers) {
+  buffers.values.resize(static_cast<std::size_t>(piece.count));
+  buffers.bytes.resize(static_cast<std::size_t>(piece.count * size_of(dtype)));
+  if (dtype == store.compute()) {
+    store.read(piece.parameter, Part::kWeight, piece.first, piece.count, buffers.bytes.data());
+    to_float(dtype, buffers.bytes.data(), buffers.values.data(), piece.count);
+  } else {
+    store.read_master(piece.parameter, piece.first, piece.count, buffers.values.data());
+    from_float(dtype, buffers.values.data(), buffers.bytes.data(), piece.count);
   }
+  check_weights(store.spec().parameters[piece.parameter], dtype, piece.first, buffers.values);
 }
 
 void write_shard(Files& files, const ChunkStore& store, const Shard& shard, const fs::path& path,
-                 const ExportOptions& options) {
+                 const ExportOptions& options, PieceTeam& team) {
   std::vector<TensorInfo> tensors;
   for (const Id id : shard.parameters) {
     const ParameterSpec& parameter = store.spec().parameters[id];
     tensors.push_back({.name = parameter.name, .dtype = options.dtype, .shape = parameter.shape});
   }
   SafetensorsWriter writer(files, path, std::move(tensors), {{"format", "pt"}});
-  Buffers buffers;
-  for (const Id id : shard.parameters) write_parameter(store, id, options.dtype, writer, buffers);
+  std::vector<Buffers> buffers(team.slots());
+  team.run(
+      cut_pieces(store.spec(), shard.parameters),
+      [&](const Piece& piece, std::size_t slot) { make_piece(store, piece, options.dtype, buffers[slot]); },
+      [&](const Piece&, std::size_t slot) { writer.append(buffers[slot].bytes); });
   writer.finish(options.sync);
 }
 
@@ -123,8 +121,9 @@ void export_model(Files& files, const ChunkStore& store, const std::string& conf
   std::set<std::string> written;
   std::map<std::string, std::string> weight_map;
   Bytes total_bytes = 0;
+  PieceTeam team;
   for (const Shard& shard : shards) {
-    write_shard(files, store, shard, to / (shard.name + kPartial), options);
+    write_shard(files, store, shard, to / (shard.name + kPartial), options, team);
     written.insert(shard.name);
     for (const Id id : shard.parameters) {
       weight_map.emplace(spec.parameters[id].name, shard.name);

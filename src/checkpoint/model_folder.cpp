@@ -12,6 +12,7 @@
 #include "checkpoint/folder_names.h"
 #include "checkpoint/json_files.h"
 #include "checkpoint/model_files.h"
+#include "checkpoint/pieces.h"
 #include "checkpoint/safetensors.h"
 
 namespace protrain {
@@ -277,17 +278,18 @@ void ModelFolder::load(ChunkStore& store) const {
     const Source &x = state_->sources[a], &y = state_->sources[b];
     return std::pair(x.file, x.info->offset) < std::pair(y.file, y.info->offset);
   });
-  std::vector<float> piece;
-  for (const Id id : order) {
-    const std::int64_t elements = state_->spec.parameters[id].elements();
-    for (std::int64_t first = 0; first < elements; first += kPieceElements) {
-      const std::int64_t count = std::min(kPieceElements, elements - first);
-      piece.resize(static_cast<std::size_t>(count));
-      read(id, first, count, piece.data());
-      if (id == state_->tied) state_->check_aliases(first, count, piece.data());
-      store.write_master(id, first, count, piece.data());
-    }
-  }
+  PieceTeam team;
+  std::vector<std::vector<float>> values(team.slots());
+  team.run(
+      cut_pieces(state_->spec, order),
+      [&](const Piece& piece, std::size_t slot) {
+        values[slot].resize(static_cast<std::size_t>(piece.count));
+        read(piece.parameter, piece.first, piece.count, values[slot].data());
+        if (piece.parameter == state_->tied) state_->check_aliases(piece.first, piece.count, values[slot].data());
+      },
+      [&](const Piece& piece, std::size_t slot) {
+        store.write_master(piece.parameter, piece.first, piece.count, values[slot].data());
+      });
 }
 
 std::string ModelFolder::config_json() const { return state_->files.read_text(state_->path / kConfigFile); }
