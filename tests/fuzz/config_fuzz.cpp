@@ -1,7 +1,9 @@
-// Parses arbitrary bytes as a configuration: the only way out is Error(kConfig), of one line; what is accepted lies in its
-// key's range and reads back from its own print.
+// Parses arbitrary bytes as a configuration: the only way out is Error(kConfig), of one line; what is accepted lies in
+// its key's range and reads back from its own print.
 //
+// clang-format off
 // sources: src/train/config.cpp src/train/config_keys.cpp src/train/config_text.cpp src/base/error.cpp src/base/units.cpp
+// clang-format on
 // libraries: -lyaml-cpp -lfmt
 #include <cstdint>
 #include <cstdlib>
