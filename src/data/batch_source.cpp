@@ -11,6 +11,10 @@
 namespace protrain {
 namespace {
 
+// Sample starts are int32 token numbers of a micro-batch.
+constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMostAccumulation = 1 << 20;
+
 using Order = std::shared_ptr<const std::vector<std::int64_t>>;
 
 // Typed arrays of one micro-batch.
@@ -61,6 +65,7 @@ class Sampler : public BatchSource {
 
   std::vector<BatchShape> shapes() const override {
     std::vector<BatchShape> shapes;
+    shapes.reserve(buckets_.size());
     for (const std::int64_t bucket : buckets_) shapes.push_back(shape_of(bucket));
     return shapes;
   }
@@ -213,13 +218,10 @@ void check_options(const SamplingOptions& options) {
   }
   if (options.micro_batch < 1) fail(ExitCode::kConfig, "micro-batch: {} rows; at least 1", options.micro_batch);
   if (options.accumulation < 1) fail(ExitCode::kConfig, "accumulation: {}; at least 1", options.accumulation);
-  // Sample starts are int32 token numbers of a micro-batch.
-  constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
   if (options.cutoff_len > kMostTokens / options.micro_batch) {
     fail(ExitCode::kConfig, "cutoff_len {} x micro-batch {} is more than {} tokens", options.cutoff_len,
          options.micro_batch, kMostTokens);
   }
-  constexpr std::int64_t kMostAccumulation = 1 << 20;
   if (options.accumulation > kMostAccumulation) {
     fail(ExitCode::kConfig, "accumulation: {}; at most {}", options.accumulation, kMostAccumulation);
   }

@@ -21,7 +21,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Samples of given lengths. Token i of the file has id i, so a token in a batch says where it came from.
+// Samples of given lengths. Token i of the file has id i + 1, so a token in a batch says where it came from and padding
+// is no token.
 class NumberedTokens : public TokenFile {
  public:
   explicit NumberedTokens(const std::vector<std::int64_t>& lengths) {
@@ -30,12 +31,12 @@ class NumberedTokens : public TokenFile {
   }
   std::int64_t tokens() const override { return starts_.back(); }
   std::int64_t samples() const override { return static_cast<std::int64_t>(starts_.size()) - 1; }
-  std::int64_t vocabulary() const override { return tokens(); }
+  std::int64_t vocabulary() const override { return tokens() + 1; }
   std::int64_t sample_start(std::int64_t sample) const override { return starts_[static_cast<std::size_t>(sample)]; }
   std::uint64_t fingerprint() const override { return 0; }
   void read(std::int64_t first, std::int64_t count, std::int32_t* tokens, std::uint8_t* supervised) const override {
     ASSERT_TRUE(first >= 0 && count >= 0 && first + count <= this->tokens());
-    if (tokens != nullptr) std::iota(tokens, tokens + count, static_cast<std::int32_t>(first));
+    if (tokens != nullptr) std::iota(tokens, tokens + count, static_cast<std::int32_t>(first + 1));
     if (supervised != nullptr) std::copy_n(mask_.begin() + first, count, supervised);
     tokens_read_ += count;
   }
@@ -78,6 +79,8 @@ Case random_case(std::mt19937& random) {
 
 std::unique_ptr<BatchSource> source_of(const Case& c) { return make_batch_source(c.file, c.options, "x.ptk"); }
 
+constexpr std::size_t kGuard = 64;
+
 // One step's bytes with a guard behind the most that a fill may write.
 struct Step {
   StepBatch batch;
@@ -89,7 +92,6 @@ struct Step {
 };
 
 Step fill_step(const BatchSource& source, std::int64_t step) {
-  constexpr std::size_t kGuard = 64;
   Step result;
   result.bytes.assign(static_cast<std::size_t>(source.step_bytes()) + kGuard, std::byte{0xa5});
   result.batch = source.fill(step, result.bytes.data());
@@ -132,27 +134,22 @@ std::vector<Row> check_step(const Case& c, const Step& step) {
       Row row;
       for (std::int64_t t = 0; t < shape.row_tokens; ++t) {
         const std::int64_t i = r * shape.row_tokens + t;
-        const bool first = segment_of[static_cast<std::size_t>(i)] == i;
-        // Inside a segment ids follow one another; padding is zeros with no label. A file's token 0 is told from
-        // padding by the segment: it starts one and is followed by 1 or ends the segment with a following sample.
-        const std::int64_t before = row.empty() ? -1 : row.back();
-        const bool real = first ? ids[i] != 0 || (i + 1 < all && ids[i + 1] == 1) : before >= 0 && ids[i] == before + 1;
+        const bool real = ids[i] != 0;
+        const std::int64_t token = ids[i] - 1;
         if (real) {
-          row.push_back(ids[i]);
-          if (!first) {
-            EXPECT_EQ(c.file->sample_of(ids[i]), c.file->sample_of(before)) << "two samples in one segment";
+          if (segment_of[static_cast<std::size_t>(i)] != i) {
+            EXPECT_EQ(token, row.back() + 1) << "a segment must be consecutive tokens";
+            EXPECT_EQ(c.file->sample_of(token), c.file->sample_of(row.back())) << "two samples in one segment";
           }
         } else {
-          row.push_back(-1);
-          EXPECT_EQ(ids[i], 0);
           EXPECT_EQ(labels[i], kIgnoredLabel);
         }
-        const std::int64_t next = ids[i] + 1;
+        row.push_back(token);
         if (labels[i] != kIgnoredLabel) {
           ++supervised;
-          EXPECT_EQ(labels[i], next);
-          EXPECT_NE(c.file->mask_[static_cast<std::size_t>(next)], 0);
-          EXPECT_EQ(c.file->sample_of(next), c.file->sample_of(ids[i]));
+          EXPECT_EQ(labels[i] - 1, token + 1);
+          EXPECT_NE(c.file->mask_[static_cast<std::size_t>(token + 1)], 0);
+          EXPECT_EQ(c.file->sample_of(token + 1), c.file->sample_of(token));
         }
         tokens += real;
       }
@@ -199,7 +196,7 @@ TEST(BatchSource, EveryTargetIsLearntOnceAnEpochWhateverTheOptions) {
         for (std::int64_t m = 0; m < step.batch.micro_batches; ++m) {
           const std::int32_t* labels = step.array(m, &BatchLayout::labels);
           for (std::int64_t i = 0; i < step.batch.shape.tokens(); ++i) {
-            if (labels[i] != kIgnoredLabel) targets.insert(labels[i]);
+            if (labels[i] != kIgnoredLabel) targets.insert(labels[i] - 1);
           }
         }
       }
@@ -271,9 +268,11 @@ TEST(BatchSource, AnyStepCanBeFilledInAnyOrderByAnyThread) {
     const auto first = source_of(c);
     const std::int64_t steps = 3 * first->steps_per_epoch() + 1;
     std::vector<Step> in_order;
+    in_order.reserve(static_cast<std::size_t>(steps));
     for (std::int64_t s = 0; s < steps; ++s) in_order.push_back(fill_step(*first, s));
     const auto second = source_of(c);
     std::vector<std::thread> threads;
+    threads.reserve(2);
     std::atomic<int> wrong = 0;
     for (int t = 0; t < 2; ++t) {
       threads.emplace_back([&, t] {
@@ -334,6 +333,7 @@ TEST(BatchSource, AStepTakesTheShortestBucketThatFits) {
   for (const BatchShape& shape : source->shapes()) planned.push_back(shape.row_tokens);
   EXPECT_THAT(planned, ::testing::ElementsAre(100, 56, 32, 16, 8));
   std::vector<std::int64_t> used;
+  used.reserve(6);
   for (std::int64_t s = 0; s < 6; ++s) used.push_back(fill_step(*source, s).batch.shape.row_tokens);
   EXPECT_THAT(used, ::testing::ElementsAre(100, 56, 32, 16, 8, 8));
 }
@@ -394,6 +394,12 @@ TEST(BatchSource, OptionsOutOfRangeAreConfigFaults) {
   EXPECT_EQ(code_of([](SamplingOptions& o) { o.cutoff_len = 1 << 20; }), ExitCode::kDone);
 }
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr double kFillSeconds = 0.1;
+#else
+constexpr double kFillSeconds = 0.005;
+#endif
+
 TEST(BatchSource, AFillReadsItsOwnTokensOnlyAndFast) {
   // 10^8 tokens would not fit the test's time if anything but the index were read at a fill.
   Case c{std::make_shared<NumberedTokens>(std::vector<std::int64_t>(20000, 1024)), {}};
@@ -411,18 +417,14 @@ TEST(BatchSource, AFillReadsItsOwnTokensOnlyAndFast) {
     if (s > 0) best_seconds = std::min(best_seconds, seconds);  // the first shuffles the epoch
     EXPECT_EQ(c.file->tokens_read_ - before, batch.tokens);
   }
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr double kLimitSeconds = 0.1;
-#else
-  constexpr double kLimitSeconds = 0.005;
-#endif
   RecordProperty("microseconds", static_cast<int>(best_seconds * 1e6));
-  EXPECT_LT(best_seconds, kLimitSeconds);
+  EXPECT_LT(best_seconds, kFillSeconds);
 }
+
+constexpr int kDraws = 24000;
 
 TEST(Permutation, EveryOrderOfFourIsAboutAsLikely) {
   std::map<std::vector<std::int64_t>, int> counts;
-  constexpr int kDraws = 24000;
   for (int i = 0; i < kDraws; ++i) ++counts[permutation(4, 5, static_cast<std::uint64_t>(i))];
   EXPECT_EQ(counts.size(), 24u);
   double chi_squared = 0;

@@ -15,9 +15,11 @@
 namespace protrain {
 namespace {
 
-constexpr std::int64_t kReadTokens = 16 * 1024;   // of read(), on the stack: 32 KiB of uint16
-constexpr std::int64_t kScanTokens = 256 * 1024;  // of whole-file passes: 1 MiB of int32
-constexpr std::uint32_t kIdLimit = 0x80000000u;   // ids are int32 everywhere else
+constexpr std::int64_t kReadTokens = std::int64_t{16} * 1024;             // of read(), on the stack: 32 KiB of uint16
+constexpr std::int64_t kScanTokens = std::int64_t{256} * 1024;            // of whole-file passes: 1 MiB of int32
+constexpr std::size_t kMaskBytes = 4096;                                  // of read(), on the stack
+constexpr std::int64_t kMaskTokens = 8 * (std::int64_t{kMaskBytes} - 1);  // at any bit offset
+constexpr std::uint32_t kIdLimit = 0x80000000u;                           // ids are int32 everywhere else
 
 template <typename T>
 std::span<std::byte> bytes_of(T* data, std::int64_t count) {
@@ -108,10 +110,9 @@ void StoredTokens::read_mask(std::int64_t first, std::int64_t count, std::uint8_
     std::memset(supervised, 1, static_cast<std::size_t>(count));
     return;
   }
-  std::array<std::uint8_t, 4096> bits;
-  constexpr std::int64_t kPiece = 8 * (static_cast<std::int64_t>(bits.size()) - 1);
-  for (std::int64_t done = 0; done < count; done += kPiece) {
-    const std::int64_t piece = std::min(kPiece, count - done);
+  std::array<std::uint8_t, kMaskBytes> bits;
+  for (std::int64_t done = 0; done < count; done += kMaskTokens) {
+    const std::int64_t piece = std::min(kMaskTokens, count - done);
     const std::int64_t byte = (first + done) / 8;
     const std::int64_t shift = (first + done) % 8;
     file_->read_at(layout_.mask_at + byte, bytes_of(bits.data(), ceil_div(shift + piece, 8)));

@@ -70,6 +70,18 @@ TEST(TokenFile, ReadsPtkOfBothWidths) {
   }
 }
 
+// tests/data/test_ptk_file.py proves that `protrain prepare` writes this file from these samples.
+TEST(TokenFile, ReadsWhatPythonWrites) {
+  const auto path = std::filesystem::path(__FILE__).parent_path() / "../../tests/data/agreed.ptk";
+  const auto file = open_token_file(real_files(), path);
+  EXPECT_EQ(file->vocabulary(), 70000);
+  ASSERT_EQ(file->samples(), 3);
+  EXPECT_EQ(file->sample_start(1), 3);
+  EXPECT_EQ(file->sample_start(2), 3);
+  EXPECT_THAT(all_tokens(*file), ElementsAre(5, 6, 69999, 7, 8, 9, 10, 11, 12, 13));
+  EXPECT_THAT(all_mask(*file), ElementsAre(0, 1, 1, 1, 0, 1, 0, 0, 0, 1));
+}
+
 TEST(TokenFile, ReadsLlmcOfBothMagics) {
   const auto narrow = open_bytes(llmc_file({1, 65535, 3}, false));
   EXPECT_THAT(all_tokens(*narrow), ElementsAre(1, 65535, 3));

@@ -3,6 +3,7 @@
 import json
 import random
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +75,14 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path):
         raise RuntimeError
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.ptk"]
+
+
+def test_the_file_that_the_cpp_reader_is_tested_with_is_what_python_writes(tmp_path):
+    # src/data/token_file_test.cpp reads agreed.ptk and states the same samples.
+    agreed = Path(__file__).with_name("agreed.ptk")
+    with TokenFileWriter(tmp_path / "x.ptk", 70000) as writer:
+        writer.add([5, 6, 69999], [False, True, True])
+        writer.add([], [])
+        writer.add([7, 8, 9, 10, 11, 12, 13], [True, False, True, False, False, False, True])
+        writer.finish({"form": "tokenised"})
+    assert (tmp_path / "x.ptk").read_bytes() == agreed.read_bytes()
