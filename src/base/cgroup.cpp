@@ -3,6 +3,7 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -20,15 +21,12 @@ std::pair<std::string, std::string> words(const fs::path& path) {
   return result;
 }
 
+// "max", "-1" and nothing at all are no limit.
 std::optional<double> number(const std::string& word) {
-  try {
-    std::size_t used = 0;
-    const double value = std::stod(word, &used);
-    if (used == word.size() && value > 0) return value;
-  } catch (const std::exception&) {
-    // "max", "-1" or nothing at all: no limit
-  }
-  return std::nullopt;
+  char* end = nullptr;
+  const double value = std::strtod(word.c_str(), &end);
+  if (word.empty() || *end != '\0' || !(value > 0)) return std::nullopt;
+  return value;
 }
 
 template <typename T>

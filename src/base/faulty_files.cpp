@@ -263,12 +263,12 @@ std::vector<std::string> FaultyFiles::list(const fs::path& path) {
 }
 
 Files& environment_files() {
-  static Files* const kFiles = []() -> Files* {
+  static Files* const files = []() -> Files* {
     const char* const text = std::getenv("PROTRAIN_FILE_FAULT");
     if (text == nullptr || *text == '\0') return &real_files();
     return new FaultyFiles(real_files(), parse_file_fault(text));
   }();
-  return *kFiles;
+  return *files;
 }
 
 }  // namespace protrain

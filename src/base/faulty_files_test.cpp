@@ -211,6 +211,7 @@ TEST_F(Faults, TheTextFormIsReadAndBadOnesAreRefused) {
 TEST_F(Faults, ManyThreadsAreCountedWithoutLoss) {
   FaultyFiles files(real_files(), {});
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
       for (int i = 0; i < 20; ++i) files.write_text(root_ / std::to_string(thread), "x", false);

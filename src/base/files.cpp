@@ -190,8 +190,8 @@ void Files::write_text(const fs::path& path, std::string_view text, bool sync) {
 }
 
 Files& real_files() {
-  static PosixFiles* const kFiles = new PosixFiles;
-  return *kFiles;
+  static PosixFiles* const files = new PosixFiles;
+  return *files;
 }
 
 }  // namespace protrain

@@ -12,8 +12,8 @@ struct Target {
 
 // Never destroyed: threads may log while the process ends.
 Target& target() {
-  static Target* const kTarget = new Target;
-  return *kTarget;
+  static Target* const target = new Target;
+  return *target;
 }
 
 }  // namespace

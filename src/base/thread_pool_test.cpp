@@ -70,6 +70,7 @@ TEST(ThreadPool, SeveralCallersTakeTurns) {
   ThreadPool pool(3);
   std::atomic<std::int64_t> sum = 0;
   std::vector<std::thread> callers;
+  callers.reserve(4);
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&] {
       for (int round = 0; round < 50; ++round) {

@@ -73,15 +73,15 @@ Bytes parse_bytes(std::string_view text) {
 
   // Whole numbers stay exact beyond 2^53; only fractions go through double.
   std::int64_t whole = 0;
-  const char* end = number.data() + number.size();
-  const auto integer = std::from_chars(number.data(), end, whole);
+  const char* const end = number.data() + number.size();
+  const auto integer = std::from_chars(number.data(), number.data() + number.size(), whole);
   const auto scale = static_cast<std::int64_t>(factor);
   if (integer.ec == std::errc() && integer.ptr == end) {
     if (whole > std::numeric_limits<std::int64_t>::max() / scale) refuse("too large");
     return whole * scale;
   }
   double value = 0;
-  const auto real = std::from_chars(number.data(), end, value);
+  const auto real = std::from_chars(number.data(), number.data() + number.size(), value);
   if (real.ec != std::errc() || real.ptr != end) refuse("bad number");
   if (value * factor >= 9.2e18) refuse("too large");
   return static_cast<Bytes>(std::llround(value * factor));

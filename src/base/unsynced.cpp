@@ -115,6 +115,7 @@ void Unsynced::synced_directory(const fs::path& path) {
     return now.parent_path() == folder;
   };
   std::vector<bool> is_safe;
+  is_safe.reserve(entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) is_safe.push_back(safe(i));
   std::vector<Entry> kept;
   for (std::size_t i = 0; i < entries_.size(); ++i) {

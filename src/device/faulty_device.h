@@ -11,7 +11,8 @@ namespace protrain {
 
 struct DeviceFaults {
   std::uint64_t seed = 1;
-  std::vector<std::string> lanes = {};  // streams that faults apply to; empty: all
+  // Streams that faults apply to; empty: all. Initialised for designated initialisers, which g++ warns about otherwise.
+  std::vector<std::string> lanes = {};  // NOLINT(readability-redundant-member-init)
   double longest_delay_seconds = 0;  // each operation starts late by a random time up to this, in its lane's own order
   std::int64_t fail_copy = 0;        // this copy (from 1, over all chosen lanes) fails with Error(kInternal); 0: none
   bool refuse_pinned = false;        // arena(kPinned) throws Error(kDoesNotFit)

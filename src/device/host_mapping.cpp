@@ -10,6 +10,11 @@
 #include "base/thread_pool.h"
 
 namespace protrain {
+namespace {
+
+constexpr Bytes kSmallPage = 4 * kKiB;
+
+}  // namespace
 
 HostMapping::HostMapping(Bytes bytes) : bytes_(round_up(bytes, kHugePage)) {
   PROTRAIN_CHECK(bytes > 0, "{} bytes", bytes);
@@ -44,7 +49,6 @@ HostMapping& HostMapping::operator=(HostMapping&& other) noexcept {
 }
 
 void HostMapping::touch(int threads) {
-  constexpr Bytes kSmallPage = 4 * kKiB;
   ThreadPool pool(threads);
   pool.parallel_for(bytes_, kHugePage, [this](std::int64_t begin, std::int64_t end) {
     for (Bytes offset = begin; offset < end; offset += kSmallPage) {

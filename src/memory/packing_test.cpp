@@ -84,7 +84,8 @@ TEST(Packing, ReusesTheRangeOfWhatDiedAtThatVeryTime) {
 
 TEST(Packing, ReachesTheBoundOnNestedLifetimesAsOfAStack) {
   std::vector<Allocation> allocations;
-  for (std::int32_t i = 0; i < 20; ++i) allocations.push_back({1000 * (i + 1), i, 40 - i});
+  allocations.reserve(20);
+  for (std::int32_t i = 0; i < 20; ++i) allocations.push_back({Bytes{1000} * (i + 1), i, 40 - i});
   const Packing packing = pack(allocations);
   expect_valid(allocations, packing);
   EXPECT_EQ(packing.total, packing.live_bound);

@@ -17,6 +17,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kLaneCount = 4;
+constexpr int kRounds = 200;
+constexpr std::size_t kTurns = std::size_t{kLaneCount} * kRounds;
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // An event that a test sets by hand, as a host lane's would be.
@@ -234,16 +238,16 @@ TEST(CpuLink, StreamsOfOneDirectionShareItsRate) {
 // Lanes in rings, each with its own issuing thread: a token is passed on from slot to slot. Any missing order is a data
 // race (TSan) or a wrong value.
 TEST(CpuDevice, ManyLanesWithEventsBetweenThemKeepTheirOrder) {
-  constexpr int kLaneCount = 4;
-  constexpr int kRounds = 200;
   const auto device = make_cpu_device({.capacity = kMiB});
   std::byte* const arena = device->arena(Tier::kDevice, kMiB);
   std::vector<std::unique_ptr<Stream>> lanes;
+  lanes.reserve(kLaneCount);
   for (int lane = 0; lane < kLaneCount; ++lane) lanes.push_back(device->stream("lane" + std::to_string(lane)));
 
-  std::vector<Event> events(kLaneCount * kRounds);
-  std::vector<std::atomic<bool>> recorded(kLaneCount * kRounds);
+  std::vector<Event> events(kTurns);
+  std::vector<std::atomic<bool>> recorded(kTurns);
   std::vector<std::thread> threads;
+  threads.reserve(kLaneCount);
   for (int lane = 0; lane < kLaneCount; ++lane) {
     threads.emplace_back([&, lane] {
       for (int round = 0; round < kRounds; ++round) {
@@ -282,6 +286,7 @@ TEST(CpuDevice, OneEventMayBeAwaitedByManyThreads) {
   const Event done = stream->record();
   std::atomic<int> seen = 0;
   std::vector<std::thread> threads;
+  threads.reserve(kLaneCount);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       done.wait();

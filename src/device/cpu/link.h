@@ -19,7 +19,7 @@ class Link {
  private:
   double bytes_per_second_;
   std::mutex mutex_;
-  std::chrono::steady_clock::time_point free_at_{};
+  std::chrono::steady_clock::time_point free_at_;
 };
 
 class Links {
