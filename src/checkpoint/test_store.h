@@ -18,8 +18,12 @@ namespace protrain {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "protrain-test-XXXXXX").string();
-    PROTRAIN_CHECK(mkdtemp(name.data()) != nullptr);
+    // In memory where that is possible: these tests sync thousands of files.
+    std::string name = "/dev/shm/protrain-test-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) {
+      name = (std::filesystem::temp_directory_path() / "protrain-test-XXXXXX").string();
+      PROTRAIN_CHECK(mkdtemp(name.data()) != nullptr);
+    }
     path_ = name;
   }
   ~TemporaryFolder() {
