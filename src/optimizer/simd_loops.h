@@ -12,6 +12,13 @@ template <class L>
 struct Loops {
   static constexpr std::int64_t whole(std::int64_t n) { return n - n % L::kCount; }
 
+  // Hardware prefetchers stop at each page of each of the five streams: 512 bytes ahead took the bf16 update from
+  // 0.81-0.90 to 0.98-0.99 of the machine's best stream (bench/results/adamw_cpu). A hint: past the end of an array it
+  // does nothing.
+  static void fetch_ahead(const void* at) {
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(at) + 512), 1);
+  }
+
   template <class Weight>
   static StateBytes rest(const StateBytes& state, std::int64_t done) {
     return {static_cast<Weight*>(state.weight) + done,
@@ -28,6 +35,13 @@ struct Loops {
     const auto* const gradient = static_cast<const std::uint16_t*>(state.gradient);
     const std::int64_t end = whole(state.n);
     for (std::int64_t i = 0; i < end; i += L::kCount) {
+      if constexpr (L::kCount > 1) {
+        fetch_ahead(weight + i);
+        fetch_ahead(state.residual + i);
+        fetch_ahead(state.m + i);
+        fetch_ahead(state.v + i);
+        fetch_ahead(gradient + i);
+      }
       auto p = L::load_master(weight + i, state.residual + i);
       auto m = L::load(state.m + i);
       auto v = L::load(state.v + i);
