@@ -56,6 +56,10 @@ if(PROTRAIN_WITH_TORCH)
   target_include_directories(protrain_torch SYSTEM INTERFACE
     ${PROTRAIN_TORCH}/include ${PROTRAIN_TORCH}/include/torch/csrc/api/include)
   target_compile_options(protrain_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-g1>)
+  # LibTorch's own fmt headers come before the system's, and no library exports their functions.
+  target_compile_definitions(protrain_torch INTERFACE FMT_HEADER_ONLY)
+  # libtorch.so exports a std::filesystem of its own that crashes: ours must be found first.
+  target_link_libraries(protrain_torch INTERFACE -Wl,--no-as-needed stdc++)
   cmake_path(GET PROTRAIN_TORCH PARENT_PATH site_packages)
   target_link_directories(protrain_torch INTERFACE ${PROTRAIN_TORCH}/lib)
   if(PROTRAIN_CUDA)
