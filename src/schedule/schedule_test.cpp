@@ -289,22 +289,22 @@ bool has_race_by_brute_force(const Schedule& schedule) {
   return false;
 }
 
+constexpr int kRounds = 2000;
+
 TEST(Race, AgreesWithBruteForceOnRandomGraphs) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   int races = 0;
-  constexpr int kRounds = 2000;
   for (int round = 0; round < kRounds; ++round) {
     Schedule schedule;
     const int lanes = 1 + below(kLanes);
     const int edges = below(8);
-    for (int id = 0; id < 2 + below(14); ++id) {
-      std::vector<Access> access;
-      for (int i = 0; i < below(4); ++i) {
-        access.push_back({{static_cast<Tier>(below(2)), below(40), 1 + below(12)}, below(4) == 0});
-      }
+    const int tasks = 2 + below(14);
+    for (int id = 0; id < tasks; ++id) {
+      std::vector<Access> access(static_cast<std::size_t>(below(3)));
+      for (Access& one : access) one = {{static_cast<Tier>(below(2)), below(40), 1 + below(12)}, below(4) == 0};
       std::vector<Id> after;
       for (int i = 0; id > 0 && i < edges; ++i) after.push_back(below(id));
       schedule.tasks.push_back(touching(static_cast<Lane>(below(lanes)), access, after));
