@@ -99,6 +99,7 @@ std::vector<Case> all_cases() {
 
 std::vector<std::string> names(const Schedule& schedule) {
   std::vector<std::string> names;
+  names.reserve(schedule.tasks.size());
   for (const Task& task : schedule.tasks) names.push_back(task.name);
   return names;
 }
