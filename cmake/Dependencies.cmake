@@ -14,7 +14,7 @@ target_include_directories(protrain_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(protrain_flags INTERFACE Threads::Threads fmt::fmt)
 if(PROTRAIN_SANITIZE)
   target_compile_options(protrain_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PROTRAIN_SANITIZE} -fno-omit-frame-pointer>)
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PROTRAIN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
   target_link_options(protrain_flags INTERFACE -fsanitize=${PROTRAIN_SANITIZE})
 endif()
 find_program(PROTRAIN_MOLD mold)
