@@ -3,6 +3,7 @@
 CONFIG = 2
 DATA = 4
 FILES = 5  # model and tokenizer files
+INTERRUPTED = 130
 
 
 class CommandError(Exception):

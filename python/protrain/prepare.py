@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import CONFIG, DATA, FILES, BadRecord, CommandError
+from .errors import CONFIG, DATA, FILES, INTERRUPTED, BadRecord, CommandError
 from .forms import FORMS, detect_form, messages_of, text_of, tokens_of
 from .records import Record, expand_inputs, read_records
 from .show import show_sample, show_token_file
@@ -188,6 +188,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 def run(args: argparse.Namespace) -> None:
     paths = expand_inputs(args.input)
+    if args.output is not None:
+        if args.output.is_dir():
+            raise CommandError(CONFIG, f"--output: {args.output} is a folder; it must be a file")
+        if args.output.exists() and any(args.output.samefile(path) for path in paths if path.exists()):
+            raise CommandError(CONFIG, f"--output: {args.output} is an input too; give another file")
     tokenizer = None
     if args.tokenizer is not None:
         tokenizer = Tokenizer(args.tokenizer, bos=args.append_bos, eos=not args.no_eos)
@@ -223,6 +228,9 @@ def main(argv: list[str] | None = None) -> int:
         name = f"{error.filename}: " if error.filename else ""
         print(f"protrain prepare: {name}{error.strerror or error}", file=sys.stderr)
         return FILES if args.tokenizer and str(error.filename or "").startswith(str(args.tokenizer)) else DATA
+    except KeyboardInterrupt:
+        print("protrain prepare: interrupted; nothing was written", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

@@ -1,3 +1,6 @@
+#include <filesystem>
+
+#include "base/error.h"
 #include "base/faulty_files.h"
 #include "base/log.h"
 #include "cli/commands.h"
@@ -8,6 +11,10 @@ namespace protrain::cli {
 
 int export_command(const ExportArguments& arguments) {
   Files& files = environment_files();
+  std::error_code absent;
+  if (std::filesystem::equivalent(arguments.from, arguments.to, absent)) {
+    fail(ExitCode::kConfig, "export: {} is where the model comes from; give another folder to write", arguments.to);
+  }
   const auto source = open_model_folder(files, arguments.from);
   HostModel model(source->spec);
   source->weights->load(model.store());

@@ -1,7 +1,9 @@
 // protrain COMMAND ...: turns words into a command, and whatever went wrong into one line and an exit code.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <new>
 
@@ -19,6 +21,15 @@ void restart_with_passive_waiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY")) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
   execv("/proc/self/exe", argv);  // on failure: slower, not wrong
+}
+
+// A closed standard stream would hand its number to the next file opened, and progress lines would go into it. A full
+// quota must come back as an error of the write, not as a signal.
+void prepare_process() {
+  for (int stream = 0; stream <= 2; ++stream) {
+    if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) std::abort();
+  }
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int run(int argc, char** argv) {
@@ -72,6 +83,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using protrain::ExitCode;
   using protrain::cli::print_error;
+  protrain::cli::prepare_process();
   protrain::cli::install_log_sink();
   ExitCode code = ExitCode::kInternal;
   try {

@@ -1,5 +1,11 @@
 #include "train/output_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/training_checkpoint.h"
@@ -7,12 +13,33 @@
 namespace protrain {
 namespace fs = std::filesystem;
 
-std::optional<fs::path> prepare_output_folder(Files& files, const TrainConfig& config) {
-  const fs::path output = config.output_dir;
+OutputLock::OutputLock(Files& files, const fs::path& output) {
   if (files.exists(output) && !fs::is_directory(output)) {
     fail(ExitCode::kConfig, "output_dir: {} is a file; it must be a folder", output.string());
   }
   files.make_directories(output);
+  descriptor_ = open((output / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  // A file system without locks: nothing to hold.
+  if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  close(descriptor_);
+  fail(ExitCode::kConfig, "output_dir: another run is writing to {}; wait for it, or give another folder",
+       output.string());
+}
+
+OutputLock::~OutputLock() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+std::optional<fs::path> prepare_output_folder(Files& files, const TrainConfig& config) {
+  const fs::path output = config.output_dir;
+  std::error_code unknown;  // a path that cannot be resolved is refused where it is opened
+  const fs::path model = fs::weakly_canonical(config.model_name_or_path, unknown);
+  const fs::path folder = fs::weakly_canonical(output, unknown);
+  if (!config.model_name_or_path.empty() &&
+      (model == folder || (config.overwrite_output_dir && model.parent_path() == folder))) {
+    fail(ExitCode::kConfig, "output_dir: {} holds the model to start from ({}); give another folder", output.string(),
+         config.model_name_or_path);
+  }
   if (config.resume_from_checkpoint == "true") {
     std::optional<fs::path> newest = newest_checkpoint(files, output);
     if (!newest)
@@ -31,11 +58,9 @@ std::optional<fs::path> prepare_output_folder(Files& files, const TrainConfig& c
     if (!config.overwrite_output_dir) {
       fail(ExitCode::kConfig,
            "output_dir: {} belongs to an earlier run: give resume_from_checkpoint: true to go on, another output_dir, "
-           "or "
-           "overwrite_output_dir: true to drop it",
+           "or overwrite_output_dir: true to drop it",
            old->string());
     }
-    remove_checkpoints(files, output);
   }
   return std::nullopt;
 }

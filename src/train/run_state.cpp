@@ -15,6 +15,7 @@ std::string run_state_json(const RunState& state) {
   return json{{"epoch", state.epoch},
               {"tokens_seen", state.tokens_seen},
               {"nonfinite_in_row", state.nonfinite_in_row},
+              {"evaluated_step", state.evaluated_step},
               {"compute_threads", state.compute_threads},
               {"sampling",
                {{"cutoff_len", sampling.cutoff_len},
@@ -34,6 +35,7 @@ RunState parse_run_state(const std::string& text, const std::string& file) {
     state.epoch = tree.at("epoch");
     state.tokens_seen = tree.at("tokens_seen");
     state.nonfinite_in_row = tree.at("nonfinite_in_row");
+    state.evaluated_step = tree.at("evaluated_step");
     state.compute_threads = tree.at("compute_threads");
     const json& sampling = tree.at("sampling");
     state.sampling = {.cutoff_len = sampling.at("cutoff_len"),

@@ -14,6 +14,7 @@ struct RunState {
   double epoch = 0;
   std::int64_t tokens_seen = 0;  // real ones, since the first step
   std::int64_t nonfinite_in_row = 0;
+  std::int64_t evaluated_step = -1;  // last one evaluated: a stop may leave an evaluation owed
 };
 
 std::string run_state_json(const RunState&);

@@ -53,6 +53,7 @@ class Trainer {
   void count_nonfinite(bool skipped);
   void write_trace(const StepShape&, const Timeline&);
   void evaluate_now();
+  bool owes_evaluation() const;
   void save();
   [[noreturn]] void save_and_stop();
   ExportOptions export_options() const;
@@ -61,6 +62,7 @@ class Trainer {
   Files& files_;
   const ProgressOptions& progress_options_;
   const fs::path output_;
+  const OutputLock lock_;
   const std::optional<fs::path> resumed_from_;
   const std::unique_ptr<ModelSource> model_;
   const DataSources data_;
@@ -73,7 +75,6 @@ class Trainer {
   TrainingState state_;
   RunState run_;
   std::optional<std::int64_t> saved_step_;  // of the newest checkpoint of this run
-  std::optional<std::int64_t> evaluated_step_;
   Bytes device_peak_ = 0;
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardLog> board_;
@@ -85,6 +86,7 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       files_(files),
       progress_options_(progress),
       output_(config.output_dir),
+      lock_(files, output_),
       resumed_from_(prepare_output_folder(files, config)),
       model_(open_model(files, config)),
       data_(open_data(files, config, model_->spec)),
@@ -118,6 +120,7 @@ void Trainer::load_state() {
   run_.epoch = then.epoch;
   run_.tokens_seen = then.tokens_seen;
   run_.nonfinite_in_row = then.nonfinite_in_row;
+  run_.evaluated_step = then.evaluated_step;
   if (resumed_from_->parent_path() == output_) saved_step_ = state_.step;
 }
 
@@ -131,11 +134,13 @@ void Trainer::open_logs() {
 
 void Trainer::run() {
   load_state();
+  // Only now: whatever refuses this run must leave the earlier one's checkpoints alone.
+  if (config_.overwrite_output_dir && config_.resume_from_checkpoint.empty()) remove_checkpoints(files_, output_);
   open_logs();
   if (interrupted()) save_and_stop();
-  if (config_.eval_on_start && state_.step == 0) evaluate_now();
+  if (owes_evaluation()) evaluate_now();
   train_steps();
-  if (data_.eval && evaluated_step_ != state_.step) evaluate_now();
+  if (data_.eval && run_.evaluated_step != state_.step) evaluate_now();
   if (config_.save_steps > 0 && saved_step_ != state_.step) save();
   if (interrupted()) save_and_stop();
   progress_.reset();
@@ -148,7 +153,7 @@ void Trainer::train_steps() {
   while (state_.step < total_steps_) {
     if (interrupted()) save_and_stop();
     train_one(loader);
-    if (config_.eval_steps > 0 && state_.step % config_.eval_steps == 0) evaluate_now();
+    if (owes_evaluation()) evaluate_now();
     if (config_.save_steps > 0 && state_.step % config_.save_steps == 0) save();
   }
 }
@@ -238,12 +243,18 @@ void Trainer::write_trace(const StepShape& shape, const Timeline& timeline) {
   files_.write_text(file, chrome_trace(engine_->runner().schedule(shape), timeline), false);
 }
 
+bool Trainer::owes_evaluation() const {
+  if (!data_.eval || run_.evaluated_step == state_.step) return false;
+  if (state_.step == 0) return config_.eval_on_start;
+  return config_.eval_steps > 0 && state_.step % config_.eval_steps == 0;
+}
+
 void Trainer::evaluate_now() {
   const std::int64_t batches = data_.eval->steps_per_epoch();
   const std::optional<Evaluation> result = evaluate(engine_->runner(), *data_.eval, interrupted,
                                                     [&](std::int64_t done) { progress_->evaluating(done, batches); });
   if (!result) save_and_stop();
-  evaluated_step_ = state_.step;
+  run_.evaluated_step = state_.step;
   device_peak_ = std::max(device_peak_, device_->memory().in_use);
   MetricsRow row(state_.step);
   row.add("kind", "evaluate")

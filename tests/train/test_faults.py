@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused_with_both_numbers(base, tmp_path):
 def test_non_finite_updates_are_skipped_visibly_and_end_the_run(base, tmp_path):
     # A learning rate that throws the weights out of range makes every later loss not finite.
     config = write_config(tmp_path / "c.yaml", **dict(base, max_steps=20, learning_rate=1e6, max_nonfinite_steps=3,
-                                                      lr_scheduler_type="constant", adam_epsilon=0,
+                                                      lr_scheduler_type="constant", adam_epsilon=1e-30,
                                                       weight_decay=1e6))
     result = protrain("train", config, check=False)
     assert result.returncode == 6, result.stderr

@@ -136,3 +136,41 @@ def test_resume_refuses_other_data_and_another_order(model, long_data, tmp_path)
     result = protrain("train", config, "--resume-from-checkpoint", "--train_file", other, check=False)
     assert result.returncode == 4 and "other training data" in result.stderr, result.stderr
     assert (output / "checkpoint-12").exists()
+
+
+def test_a_stopped_evaluation_is_made_up(model, long_data, tmp_path):
+    straight = run(tmp_path, "straight", model, long_data, bf16=False, eval_steps=4)
+    # A checkpoint of step 4 as a signal within its evaluation leaves it.
+    output = run(tmp_path, "stopped", model, long_data, bf16=False, eval_steps=4, max_steps=4, save_steps=4)
+    state = output / "checkpoint-4" / "trainer_state.json"
+    assert '"evaluated_step": 4' in state.read_text()
+    stopped = tmp_path / "again"
+    config = write_config(tmp_path / "again.yaml", **keys(model, long_data, stopped, bf16=False, eval_steps=4))
+    process = start("train", config, env={"PROTRAIN_FILE_FAULT": "sleep=0.02"})
+    wait_for_banner(process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    protrain("train", config, "--resume-from-checkpoint", "true")
+    assert [row["step"] for row in rows(stopped, "evaluate")] == [row["step"] for row in rows(straight, "evaluate")]
+
+
+def test_one_run_at_a_time_writes_to_a_folder(model, long_data, tmp_path):
+    output = tmp_path / "busy"
+    config = write_config(tmp_path / "busy.yaml", **keys(model, long_data, output, bf16=False, max_steps=100000, save_steps=0))
+    process = start("train", config)
+    wait_for_banner(process)
+    second = protrain("train", config, "--overwrite_output_dir", "true", check=False)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 143
+    assert second.returncode == 2 and str(output) in second.stderr and "another run" in second.stderr
+
+
+def test_a_refused_run_leaves_the_old_checkpoints_alone(model, long_data, tmp_path):
+    output = run(tmp_path, "old", model, long_data, bf16=False)
+    before = sorted(path.name for path in output.glob("checkpoint-*"))
+    assert before
+    config = tmp_path / "old.yaml"
+    for fault in (["--train_file", tmp_path / "absent.jsonl"], ["--model_name_or_path", tmp_path / "absent"],
+                  ["--device_memory_limit", "10KiB"], ["--model_name_or_path", output / before[0]]):
+        assert protrain("train", config, "--overwrite_output_dir", "true", *fault, check=False).returncode != 0
+        assert sorted(path.name for path in output.glob("checkpoint-*")) == before, fault
