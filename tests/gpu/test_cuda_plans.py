@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import torch
 
-SHARED = pathlib.Path(__file__).resolve().parents[1] / "train" / "conftest.py"
+SHARED = pathlib.Path(__file__).resolve().parents[1] / "train" / "train_support.py"
 spec = importlib.util.spec_from_file_location("train_support", SHARED)
 support = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(support)

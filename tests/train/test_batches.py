@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import protrain, random_samples, rows, weights, write_config, write_tokens
+from train_support import protrain, random_samples, rows, weights, write_config, write_tokens
 
 LENGTHS = [3, 500, 41, 7, 260, 113, 2, 90]
 

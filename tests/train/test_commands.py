@@ -6,7 +6,7 @@ import struct
 
 import pytest
 import torch
-from conftest import BINARY, protrain, rows, weights, write_config
+from train_support import BINARY, protrain, rows, weights, write_config
 
 
 @pytest.fixture

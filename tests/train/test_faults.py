@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import VOCABULARY, protrain, random_samples, rows, write_config, write_tokens
+from train_support import VOCABULARY, protrain, random_samples, rows, write_config, write_tokens
 
 
 @pytest.fixture

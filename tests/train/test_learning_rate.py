@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import protrain, rows, write_config
+from train_support import protrain, rows, write_config
 from transformers import get_scheduler
 
 CASES = {

@@ -4,7 +4,7 @@ import threading
 import time
 
 import numpy as np
-from conftest import make_model, random_samples, rows, start, write_config, write_tokens
+from train_support import make_model, random_samples, rows, start, write_config, write_tokens
 
 STEPS = 2000
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from conftest import protrain, random_samples, rows, start, weights, write_config, write_tokens
+from train_support import protrain, random_samples, rows, start, weights, write_config, write_tokens
 
 STEPS = 12
 
