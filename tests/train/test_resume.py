@@ -139,19 +139,26 @@ def test_resume_refuses_other_data_and_another_order(model, long_data, tmp_path)
 
 
 def test_a_stopped_evaluation_is_made_up(model, long_data, tmp_path):
-    straight = run(tmp_path, "straight", model, long_data, bf16=False, eval_steps=4)
-    # A checkpoint of step 4 as a signal within its evaluation leaves it.
-    output = run(tmp_path, "stopped", model, long_data, bf16=False, eval_steps=4, max_steps=4, save_steps=4)
-    state = output / "checkpoint-4" / "trainer_state.json"
-    assert '"evaluated_step": 4' in state.read_text()
-    stopped = tmp_path / "again"
-    config = write_config(tmp_path / "again.yaml", **keys(model, long_data, stopped, bf16=False, eval_steps=4))
-    process = start("train", config, env={"PROTRAIN_FILE_FAULT": "sleep=0.02"})
+    validation = write_tokens(tmp_path / "validation.ptk", random_samples([24] * 800))
+    more = dict(validation_file=str(validation), per_device_eval_batch_size=1, packing=False, bf16=False, eval_steps=2,
+                save_steps=0, max_steps=3)
+    straight = run(tmp_path, "straight", model, long_data, **more)
+    output = tmp_path / "stopped"
+    config = write_config(tmp_path / "stopped.yaml", **keys(model, long_data, output, **more))
+    process = start("train", config)
     wait_for_banner(process)
+    # The row of step 2 is written just before its evaluation, which takes seconds.
+    deadline = time.monotonic() + 60
+    while not any(row["step"] == 2 for row in (rows(output) if (output / "metrics.jsonl").exists() else [])):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert rows(output, "evaluate") == []  # it was stopped inside
     protrain("train", config, "--resume-from-checkpoint", "true")
-    assert [row["step"] for row in rows(stopped, "evaluate")] == [row["step"] for row in rows(straight, "evaluate")]
+    assert_same_end(output, straight)
+    assert [row["step"] for row in rows(output, "evaluate")] == [2, 3]
 
 
 def test_one_run_at_a_time_writes_to_a_folder(model, long_data, tmp_path):
