@@ -1,7 +1,8 @@
 // The interface between the runtime and any block: bytes in, bytes out. Implemented by model/, by toys in tests.
 //
 // A block runs on one thread at a time, with work issued to BlockCall::stream. It owns no parameter and no activation:
-// every pointer belongs to the runtime and stays valid until the call's work has completed on the stream.
+// every pointer belongs to the runtime and stays valid until the call's work has completed on the stream. It allocates
+// nothing on the device: what it needs beside its results lies in saved and workspace.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,7 @@ struct Invocation {
   Id block = -1;
   Id micro_batch = 0;
   Pass pass = Pass::kForward;
+  bool light = false;  // kForwardKeep and the kBackward of it: only what is dear to compute is saved
 };
 
 // Where one parameter's weight is, and where its gradient goes.
@@ -49,6 +51,9 @@ struct Context {
 //              micro-batch (unscaled); output_gradient null. Gradients are those of loss_scale x that sum.
 // output null in kForwardKeep of a layer: only the graph is wanted (recompute), the result's values need not be
 // computed.
+// saved, workspace: CallMemory of this call (plan/profile.h) at least, aligned to kAlignment; null when that is 0 bytes.
+//   saved is written by kForwardKeep and read by its kBackward, at the same address both times; in between its bytes
+//   (and those of input) may have been away. workspace holds anything during the call and nothing after it.
 struct BlockCall {
   Invocation what;
   const Context* context = nullptr;
@@ -58,8 +63,11 @@ struct BlockCall {
   const std::byte* output_gradient = nullptr;
   std::byte* output = nullptr;
   std::byte* input_gradient = nullptr;
+  std::byte* saved = nullptr;
+  std::byte* workspace = nullptr;
 };
 
+// Bookkeeping of a kept forward (an autograd graph); its bytes all lie in BlockCall::saved and input.
 class SavedGraph {
  public:
   virtual ~SavedGraph() = default;

@@ -63,6 +63,10 @@ class Stream {
   virtual void* native() const = 0;  // cudaStream_t, or nullptr on cpu
 };
 
+// A lane of the host itself: everything runs at once on the calling thread (one at a time), wait() blocks it, recorded
+// events have passed. Devices accept its events.
+std::unique_ptr<Stream> make_host_stream();
+
 struct MemoryUse {
   Bytes total = 0;   // of the whole device, as the driver says
   Bytes in_use = 0;  // by anyone
@@ -77,9 +81,12 @@ class Device {
   virtual std::byte* arena(Tier, Bytes) = 0;  // once a tier, 2 MiB aligned; Error(kDoesNotFit) if refused
   virtual std::unique_ptr<Stream> stream(std::string_view lane) = 0;
   virtual MemoryUse memory() const = 0;
-  virtual double seconds_between(const Event& first, const Event& second) const = 0;  // both ready
+  // Both ready. Events of host streams are placed on the device's clock.
+  virtual double seconds_between(const Event& first, const Event& second) const = 0;
 };
 
+// kPinned: exact size, anonymous huge pages touched by many threads, then registered with the device. kPageable: the
+// same without registering.
 struct CpuDeviceOptions {
   Bytes capacity = 0;               // 0: the host's, as its cgroup limits it
   double h2d_bytes_per_second = 0;  // 0: unthrottled

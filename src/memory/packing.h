@@ -8,11 +8,17 @@
 
 namespace protrain {
 
-// Lives in [born, died) of some clock; allocations that overlap in time never overlap in space.
-struct Allocation {
-  Bytes bytes = 0;
+// [born, died) of some clock.
+struct Interval {
   std::int32_t born = 0;
   std::int32_t died = 0;
+};
+
+// Has one address, and holds it during `lives` (ascending, disjoint; not empty); between them others may use the bytes.
+// Allocations whose lives overlap in time never overlap in space.
+struct Allocation {
+  Bytes bytes = 0;
+  std::vector<Interval> lives;
 };
 
 struct Packing {

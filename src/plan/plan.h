@@ -9,20 +9,30 @@
 #include "base/dtype.h"
 #include "block/batch.h"
 #include "device/device.h"
+#include "plan/profile.h"
 
 namespace protrain {
 
-// What a block keeps between its forward and its backward.
+// What a decoder layer keeps between its forward and its backward.
 enum class Activation : std::uint8_t {
-  kKeep,       // its saved set
-  kRecompute,  // its input; forward runs again in backward
+  kKeep,           // its saved set and its input
+  kKeepLight,      // its light saved set and its input
+  kSwap,           // nothing: light saved set and input go to the host and come back
+  kRecompute,      // its input; forward runs again in backward
+  kRecomputeHost,  // nothing: its input goes to the host and comes back, forward runs again
+};
+inline constexpr int kActivations = 5;
+
+// Where a chunk's optimizer state lives and its update runs.
+enum class UpdatePlace : std::uint8_t {
+  kResident,  // device; needs a chunk that is not streamed
+  kCpu,       // host
 };
 
-struct Plan {
-  int schema = 1;
-  Bytes chunk_bytes = 64 * kMiB;       // of weights; a chunk holds at least one group
-  std::vector<Activation> activation;  // per block of ModelSpec; the embedding's and head's are ignored
-  Bytes predicted_device_bytes = 0;    // Layout::bytes(kDevice)
+// How a step's micro-batches walk through the blocks. Not neutral: sums of gradients are taken in another order.
+enum class Order : std::uint8_t {
+  kMicroBatch,  // each micro-batch forward, then backward
+  kLayer,       // all micro-batches through a block before the next; backward the exact reverse
 };
 
 // What the run needs beside the model, fixed before the plan is made.
@@ -33,6 +43,37 @@ struct RunShape {
   std::vector<BatchShape> eval_shapes;
   std::int64_t eval_micro_batches = 1;  // uploaded together
 };
+
+// The knobs. All are neutral (they change no bit of the result) but `order`.
+//
+// Body chunks are numbered in execution order. The first n_persist of them are persistent: an address of their own on
+// the device. The others are streamed: number j of them (from 0) always lands in body slot j mod n_buffer. Embedding and
+// head chunks always have weight and gradient regions of their own. A chunk of place kCpu has its weight, residual, m, v
+// and wire gradient on the host; its gradient leaves the device through gradient slot g mod gradient_slots, where g
+// numbers the body chunks of place kCpu in execution order.
+struct Plan {
+  int schema = 2;
+  Bytes chunk_bytes = 64 * kMiB;  // of weights; a chunk holds at least one group
+  int n_persist = 0;              // body chunks
+  int n_buffer = 0;               // body slots; at least the most streamed chunks that one block touches; 0 if none streams
+  int gradient_slots = 0;         // likewise of kCpu body chunks; 0 if there are none
+  // Blocks that a transfer of saved sets and inputs may lag or lead their computation by; at least 1.
+  int offload_distance = 2;
+  Order order = Order::kMicroBatch;
+  std::vector<Activation> activation;  // per block of ModelSpec; the embedding's and head's are ignored
+  std::vector<UpdatePlace> place;      // per chunk of make_chunks
+  Tier state_tier = Tier::kPageable;   // of residual, m and v of kCpu chunks; their weights and gradients are pinned
+  Bytes predicted_device_bytes = 0;    // Layout::bytes(kDevice)
+};
+
+// Counts of layers by mode, and the interleaved layout: swap blocks early and spaced `swap_interval` apart, recompute
+// blocks in the gaps, kept ones last. The rest of the layers are kKeep.
+struct ActivationCounts {
+  int swap = 0, keep_light = 0, recompute = 0, recompute_host = 0;
+};
+std::vector<Activation> interleave(const ModelSpec&, const ActivationCounts&, int swap_interval = 2);
+// Everything on the device and kept: the plan that needs no link.
+Plan resident_plan(const ModelSpec&, const RunShape&, Bytes chunk_bytes, Activation = Activation::kKeep);
 
 // Parameters packed in execution order. Offsets are in elements and multiples of 256, so that every part (bf16, int16,
 // fp32) of every tensor starts at a multiple of kAlignment; within a group whose members allow it (all but the last are
@@ -50,15 +91,29 @@ DType part_dtype(Part, DType compute);
 std::string_view part_name(Part);
 
 enum class Region : std::uint8_t {
-  kState,       // index: chunk x kParts + part
-  kBlockInput,  // index: block (from 1); [T, h]. Training: one a block. Evaluation alternates between those of 1 and 2
-  kInputGradient,  // index: block mod 2; [T, h]: the gradient of that block's input
-  kBatch,          // index: 0, 1 alternating by step; all micro-batches of a step
-  kLosses,         // one double a micro-batch
-  kNorms,          // index 0: squared norm of each parameter, by id; 1: partial sums of one tensor
-  kControl,        // StepControl
-  kBatchStaging,   // pinned; index 0, 1: the host side of kBatch
-  kResults,        // pinned; StepControl as it came back
+  // For the whole run.
+  kState,         // index: chunk x kParts + part. Device for kResident chunks, host for kCpu ones (weight and gradient
+                  // pinned, the rest state_tier). kGradient and kAccumulator of device chunks live while they are needed
+  kWeightHome,    // index: chunk. Device weight of a kCpu chunk that is not streamed
+  kWeightSlot,    // index: body slot
+  kGradientSlot,  // index: gradient slot, wire dtype
+  kBatch,         // index: 0, 1 alternating by step; all micro-batches of a step
+  kLosses,        // one double a micro-batch
+  kNorms,         // index 0: squared norm of each parameter, by id; 1: partial sums of one tensor
+  kControl,       // StepControl of this step; index 1: of the losses alone (updates during backward)
+  kTables,        // Profile::tables
+  kLibrary,       // Profile::library_workspace
+  kBatchStaging,  // pinned; index 0, 1: the host side of kBatch
+  kResults,       // pinned; StepControl as it came back; index 0, 1: by step slot, 2: of the losses alone
+  // While they are needed; several at one address.
+  kAccumulator,    // index: chunk. fp32 sum of a kCpu chunk's gradient, before it is rounded into its way out
+  kWireGradient,   // index: chunk. Of a kCpu embedding or head chunk; body chunks use kGradientSlot
+  kBlockInput,     // index: micro-batch x blocks + block (from 1); [T, h]. One micro-batch's in kMicroBatch order
+  kInputGradient,  // likewise; gradient of that block's input
+  kSaved,          // likewise; the block's saved set (kept, light, or recomputed)
+  kWorkspace,      // index: block x 4 + pass (3: evaluation's forward); equal traces share one entry: the first such block
+  kHostInput,      // pinned; as kBlockInput, of kSwap and kRecomputeHost
+  kHostSaved,      // pinned; as kSaved, of kSwap
 };
 std::string_view region_name(Region);
 
@@ -66,15 +121,18 @@ std::string_view region_name(Region);
 inline constexpr Bytes kControlBytes = 24;                  // sizeof(StepControl)
 inline constexpr std::int64_t kNormPartialElements = 4096;  // kNormTile: elements behind one partial sum (a double)
 
-// Every region of every tier. Entries do not overlap, stand in order of (region, index), and start at multiples of
-// kAlignment.
+// Every region of every tier. Entries stand in order of (region, index) and start at multiples of kAlignment. Two may
+// share bytes only where their lives in the total order of every graph are disjoint; the accesses of the tasks then put
+// edges between them.
 struct Layout {
   struct Entry {
     Region region;
     Id index;
     Range range;
+    bool whole_run;  // else it is acquired and released by tasks
   };
   std::vector<Entry> entries;
+  Bytes live_bound = 0;  // device: largest sum of bytes live at one time; <= bytes(kDevice)
 
   Range find(Region, Id index = 0) const;  // InternalError when absent
   bool contains(Region, Id index) const;
@@ -97,8 +155,15 @@ std::vector<Place> places(const ModelSpec&, const std::vector<Chunk>&);
 // where the gradient on the wire is that sum. The same for all parameters of a chunk.
 bool accumulates(const ModelSpec&, const RunShape&, Id parameter);
 
-// Refuses (Error(kConfig)) a plan that this model or run cannot take, with the reason.
-void validate(const ModelSpec&, const RunShape&, const Plan&);
-Layout layout(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Plan&);
+// Which body chunks stream, and where they land. By chunk id; -1 where there is none.
+struct Slots {
+  std::vector<Id> weight;    // body slot of a streamed chunk
+  std::vector<Id> gradient;  // gradient slot of a kCpu body chunk
+};
+Slots slots(const std::vector<Chunk>&, const Plan&);
+
+// Refuses (Error(kConfig)) a plan that this model or run cannot take, naming the knob, its value and what would do: a
+// resident update of a streamed chunk, too few slots, sizes that do not match the model.
+void validate(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Plan&);
 
 }  // namespace protrain

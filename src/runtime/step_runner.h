@@ -10,6 +10,14 @@
 
 namespace protrain {
 
+// What the caller asks for; the runner adds what is pending and what the slots hold, and has the StepShape.
+struct StepRequest {
+  Graph graph = Graph::kTrain;  // kTrain or kEvaluate
+  BatchShape batch;
+  std::int64_t micro_batches = 1;
+  int batch_slot = 0;
+};
+
 struct StepInputs {
   // All micro-batches of the step, one after the other, each batch_layout(shape).bytes apart: copied to batch_staging()
   // of the step's slot. Null: they are there already.
@@ -25,22 +33,29 @@ struct StepInputs {
 struct StepOutputs {
   StepControl control;  // loss_sum unscaled; evaluation: the losses' sum only. Abandoned: as made
   RunResult run;
+  bool updated_early = false;  // some chunk was updated before the norm was known (clipping off)
 };
 
+// Note [Pending updates]: with clipping, chunks of place kCpu are updated under the next step's forward, from the
+// gradient, scalars and control of the step before. The runner keeps those, and which chunks are still to be done: a step
+// that is abandoned half way leaves the rest to the next one or to drain(). A skipped step leaves nothing pending.
 class StepRunner {
  public:
-  // All references outlive it. The arenas hold Layout::bytes of their tiers; the pinned one is Device::arena(kPinned,
-  // ...).
-  StepRunner(ChunkStore&, const std::vector<Chunk>&, const RunShape&, const Plan&, const Layout&, Device&,
-             std::vector<std::unique_ptr<Block>>, UpdateKernels&, const AdamWOptions&, std::byte* pinned_arena);
+  // All references outlive it. `host_kernels` run the kCpu updates, on the cpu_update lane's thread; null if there are
+  // none.
+  StepRunner(ChunkStore&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&, const Layout&, Device&,
+             std::vector<std::unique_ptr<Block>>, UpdateKernels& device_kernels, UpdateKernels* host_kernels,
+             const AdamWOptions&, const Arenas&);
   ~StepRunner();
 
   // Host memory for the batches of step slot 0 or 1, written by the loader before step() (pinned).
   std::byte* batch_staging(int slot);
   // Everything has ended when it returns or throws; after a throw or an abandoned step, weights are as before the step
-  // unless an update had begun.
-  StepOutputs step(const StepShape&, const StepInputs&, const RunOptions& = {});
-  const Schedule& schedule(const StepShape&);  // what step() runs, made once a shape; for chrome_trace()
+  // (its own updates; pending ones may have been applied) unless one of its updates had begun. kEvaluate drains first.
+  StepOutputs step(const StepRequest&, const StepInputs&, const RunOptions& = {});
+  void drain();  // no update is pending afterwards
+  bool pending() const;
+  const Schedule& last_schedule() const;  // what the last step() ran; for chrome_trace()
   Block& block(Id);
   Executor& executor();
 
