@@ -61,6 +61,7 @@ at::Tensor LayerBlock::run(const BlockCall& call, const at::Tensor& x) const {
                         batch,
                         rope_->at_least(context.shape.row_tokens),
                         call.output == nullptr,
+                        call.what.light,
                         context.training ? dropout_ : 0,
                         context.dropout_key,
                         first_row(call),

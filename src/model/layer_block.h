@@ -15,6 +15,7 @@ struct LayerCall {
   const ops::AttentionBatch& batch;
   const ops::Rope& rope;
   bool skip_value = false;  // only the graph is wanted: the last product need not be computed
+  bool light = false;       // a graph is kept, and of it only what is dear to compute
   double dropout = 0;       // of residual branches; 0 in evaluation
   std::uint64_t dropout_key = 0;
   std::int64_t first_row = 0;    // of this micro-batch among the step's tokens
