@@ -59,12 +59,16 @@ class Stream {
   // Runs fn on the CALLING thread with earlier work of this stream done (cpu) or enqueued (cuda): fn issues its work to
   // native(). A worker's own thread team would change bits.
   virtual void call(const std::function<void()>& fn) = 0;
+  // Runs fn in the order of this stream's work, on any thread, also after errors; it does not throw. For what tests
+  // keep beside the bytes (poison): cuda drops it, its memory is not the host's to mark.
+  virtual void mark(std::function<void()> fn) { fn(); }
   virtual void synchronize() = 0;    // host wait for everything issued; rethrows errors
   virtual void* native() const = 0;  // cudaStream_t, or nullptr on cpu
 };
 
 // A lane of the host itself: everything runs at once on the calling thread (one at a time), wait() blocks it, recorded
-// events have passed. Devices accept its events.
+// events have passed and carry the steady clock's time. Errors are thrown by the call that meets them. All devices
+// accept its events.
 std::unique_ptr<Stream> make_host_stream();
 
 struct MemoryUse {
@@ -77,16 +81,19 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;
-  virtual Bytes capacity() const = 0;         // bytes that an arena may take now
-  virtual std::byte* arena(Tier, Bytes) = 0;  // once a tier, 2 MiB aligned; Error(kDoesNotFit) if refused
+  virtual Bytes capacity() const = 0;  // bytes that an arena may take now
+  // Once a tier, 2 MiB aligned, zero on the host; Error(kDoesNotFit) if refused. On cuda, kPinned has its exact size:
+  // anonymous huge pages, touched by the cores of all allowed NUMA nodes in turn, then registered with the device;
+  // kPageable is the same without registering. On cpu, host pages come when they are first touched.
+  virtual std::byte* arena(Tier, Bytes) = 0;
   virtual std::unique_ptr<Stream> stream(std::string_view lane) = 0;
+  // make_host_stream() for this lane, with this device's faults.
+  virtual std::unique_ptr<Stream> host_stream(std::string_view /*lane*/) { return make_host_stream(); }
   virtual MemoryUse memory() const = 0;
   // Both ready. Events of host streams are placed on the device's clock.
   virtual double seconds_between(const Event& first, const Event& second) const = 0;
 };
 
-// kPinned: exact size, anonymous huge pages touched by many threads, then registered with the device. kPageable: the
-// same without registering.
 struct CpuDeviceOptions {
   Bytes capacity = 0;               // 0: the host's, as its cgroup limits it
   double h2d_bytes_per_second = 0;  // 0: unthrottled

@@ -12,7 +12,7 @@ namespace protrain {
 namespace {
 
 // Faults travel as events that a stream waits for: on the CPU device they happen in the worker when their turn comes,
-// on CUDA in the issuing thread.
+// on CUDA and in host lanes in the issuing thread.
 class Delay : public EventState {
  public:
   explicit Delay(double seconds) : seconds_(seconds) {}
@@ -77,6 +77,10 @@ class FaultyStream : public Stream {
     delay();
     inner_->call(fn);
   }
+  void mark(std::function<void()> fn) override {
+    delay();
+    inner_->mark(std::move(fn));
+  }
   void synchronize() override { inner_->synchronize(); }
   void* native() const override { return inner_->native(); }
 
@@ -112,11 +116,9 @@ class FaultyDevice : public Device {
     return inner_->arena(tier, bytes);
   }
 
-  std::unique_ptr<Stream> stream(std::string_view lane) override {
-    auto stream = inner_->stream(lane);
-    const auto& lanes = shared_->faults.lanes;
-    if (!lanes.empty() && std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) return stream;
-    return std::make_unique<FaultyStream>(std::move(stream), std::string(lane), shared_);
+  std::unique_ptr<Stream> stream(std::string_view lane) override { return with_faults(inner_->stream(lane), lane); }
+  std::unique_ptr<Stream> host_stream(std::string_view lane) override {
+    return with_faults(inner_->host_stream(lane), lane);
   }
 
   MemoryUse memory() const override { return inner_->memory(); }
@@ -125,6 +127,12 @@ class FaultyDevice : public Device {
   }
 
  private:
+  std::unique_ptr<Stream> with_faults(std::unique_ptr<Stream> stream, std::string_view lane) const {
+    const auto& lanes = shared_->faults.lanes;
+    if (!lanes.empty() && std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) return stream;
+    return std::make_unique<FaultyStream>(std::move(stream), std::string(lane), shared_);
+  }
+
   std::unique_ptr<Device> inner_;
   std::shared_ptr<Shared> shared_;
 };

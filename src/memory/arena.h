@@ -1,9 +1,10 @@
 // One tier's memory, and an exact record of which ranges of it are in use. Reads no plan: what it counts is what was
 // handed out.
 //
-// Thread safety: all methods, any thread; calls that concern overlapping ranges are ordered by the caller. The memory is
-// the Device's and lives as long as it does.
+// Thread safety: all methods, any thread; calls that concern overlapping ranges are ordered by the caller. The memory
+// is the Device's and lives as long as it does.
 #pragma once
+#include <array>
 #include <memory>
 #include <string_view>
 
@@ -12,8 +13,10 @@
 namespace protrain {
 
 struct ArenaOptions {
-  bool check = false;   // keep the live intervals; an overlap is an InternalError naming both. Always on in debug builds
-  bool poison = false;  // host memory only: freed bytes are filled with NaN patterns (and poisoned under ASan)
+  bool check = false;  // keep the live intervals; an overlap is an InternalError naming both. Always on in debug builds
+  // CPU device only, else ignored: what is not in use holds NaN patterns (all bits set), the gap between a range's end
+  // and the next multiple of kAlignment included, from the start on; under ASan touching it is an error.
+  bool poison = false;
 };
 
 class Arena {
@@ -26,12 +29,18 @@ class Arena {
 
   Tier tier() const;
   Bytes bytes() const;
+  bool poisons() const;
   std::byte* at(const Range&) const;  // of this tier, inside it
 
-  // The range is in use from here on / no longer. In the order of the stream's work (null: at once); bookkeeping happens
-  // in the order of the calls. `name` says whose it is, for messages, and outlives the range's use.
+  // The range (it starts at a multiple of kAlignment; 0 bytes: nothing happens) is in use from here on / no longer.
+  // Bookkeeping happens in the order of the calls; poison comes and goes in the order of the stream's work (null: at
+  // once). `name` says whose it is, for messages, and outlives the range's use.
   void acquire(const Range&, std::string_view name, Stream* = nullptr);
   void release(const Range&, Stream* = nullptr);
+  // release() in two parts, for a range that work of several streams still reads: the books now, the poison (on the
+  // calling thread) when the last of them has ended.
+  void release_books(const Range&);
+  void poison(const Range&) const;
 
   Bytes high_water() const;  // largest end offset handed out so far
   Bytes in_use() const;      // sum of bytes now handed out
@@ -40,5 +49,8 @@ class Arena {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// By tier; null where there are no bytes.
+using Arenas = std::array<Arena*, 4>;
 
 }  // namespace protrain

@@ -7,6 +7,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "device/host_mapping.h"
+#include "device/host_stream.h"
 
 namespace protrain {
 namespace {
@@ -62,9 +63,9 @@ class CpuDevice : public Device {
   }
 
   double seconds_between(const Event& first, const Event& second) const override {
-    const auto* const from = dynamic_cast<const CpuEventState*>(first.state().get());
-    const auto* const to = dynamic_cast<const CpuEventState*>(second.state().get());
-    PROTRAIN_CHECK(from != nullptr && to != nullptr, "events of a stream of this device");
+    const auto* const from = dynamic_cast<const HostTimedEvent*>(first.state().get());
+    const auto* const to = dynamic_cast<const HostTimedEvent*>(second.state().get());
+    PROTRAIN_CHECK(from != nullptr && to != nullptr, "timed events of this device or of the host");
     return std::chrono::duration<double>(to->time() - from->time()).count();
   }
 

@@ -29,7 +29,7 @@ void CpuEventState::set(std::exception_ptr error) {
   changed_.notify_all();
 }
 
-CpuEventState::Clock::time_point CpuEventState::time() const {
+HostTimedEvent::Clock::time_point CpuEventState::time() const {
   const std::lock_guard lock(mutex_);
   PROTRAIN_CHECK(set_, "the event has not passed yet");
   return time_;
@@ -137,6 +137,8 @@ void CpuStream::call(const std::function<void()>& fn) {
   synchronize();
   fn();
 }
+
+void CpuStream::mark(std::function<void()> fn) { push(std::move(fn)); }
 
 void CpuStream::synchronize() {
   std::unique_lock lock(mutex_);

@@ -3,7 +3,6 @@
 // The first error of an operation stays with the stream: later operations are skipped, later events carry it, and so do
 // streams that wait for those events. The destructor runs what is queued, then ends the thread.
 #pragma once
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -13,18 +12,16 @@
 #include <thread>
 
 #include "device/cpu/link.h"
-#include "device/device.h"
+#include "device/host_stream.h"
 
 namespace protrain {
 
-class CpuEventState : public EventState {
+class CpuEventState : public HostTimedEvent {
  public:
-  using Clock = std::chrono::steady_clock;
-
   bool ready() const override;
   void wait() const override;
   void set(std::exception_ptr error);  // once
-  Clock::time_point time() const;      // when it was set
+  Clock::time_point time() const override;
 
  private:
   mutable std::mutex mutex_;
@@ -44,6 +41,7 @@ class CpuStream : public Stream {
   void wait(const Event&) override;
   Event record() override;
   void call(const std::function<void()>& fn) override;
+  void mark(std::function<void()> fn) override;
   void synchronize() override;
   void* native() const override { return nullptr; }
 

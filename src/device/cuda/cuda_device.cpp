@@ -82,6 +82,8 @@ class CudaStream : public Stream {
     fn();
   }
 
+  void mark(std::function<void()>) override {}
+
   void synchronize() override {
     use();
     check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
