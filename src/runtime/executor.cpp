@@ -4,11 +4,13 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/executor_lives.h"
 
 namespace protrain {
 
@@ -32,7 +34,8 @@ namespace {
 // Note [Two halves of an edge]: the event of a task exists only once its lane has recorded it, and a device wait for an
 // event that is not recorded yet is no wait at all. So the consumer's host thread first waits until the producer's lane
 // has issued (first half: cancellable, on `changed`), then enqueues the device wait (second half). The first half never
-// waits for the device, so lanes run ahead of it.
+// waits for the device, so lanes run ahead of it. In a lane of the host itself the second half holds back its thread:
+// it is not cancellable, but what it waits for has been issued and will end.
 struct Executor::State {
   struct LaneState {
     std::unique_ptr<Stream> stream;
@@ -40,7 +43,8 @@ struct Executor::State {
     std::vector<Id> tasks;  // of this run
   };
 
-  State(Device& device_in, const RunnerTable& runners_in) : device(device_in), runners(runners_in) {}
+  State(Device& device_in, const RunnerTable& runners_in, const Arenas& arenas_in)
+      : device(device_in), runners(runners_in), arenas(arenas_in) {}
 
   ~State() {
     {
@@ -55,12 +59,14 @@ struct Executor::State {
 
   Stream& stream(Lane lane) {
     auto& stream = lanes[static_cast<std::size_t>(lane)].stream;
-    if (!stream) stream = device.stream(lane_name(lane));
+    if (!stream) stream = is_host_lane(lane) ? device.host_stream(lane_name(lane)) : device.stream(lane_name(lane));
     return *stream;
   }
 
   void prepare(const Schedule& next, const RunOptions& wanted) {
     const auto count = static_cast<Id>(next.tasks.size());
+    completed.assign(count, false);
+    lives.emplace(next, arenas);
     for (LaneState& lane : lanes) lane.tasks.clear();
     for (Id id = 0; id < count; ++id) {
       const Task& task = next.tasks[id];
@@ -125,11 +131,11 @@ struct Executor::State {
   // First half of the task's edges. False: the run is cancelled.
   bool may_start(Id id) {
     const Task& task = schedule->tasks[id];
+    const auto all_issued = [this](std::span<const Id> tasks) {
+      return std::all_of(tasks.begin(), tasks.end(), [this](Id earlier) { return issued[earlier]; });
+    };
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] {
-      return cancelled ||
-             std::all_of(task.after.begin(), task.after.end(), [&](Id earlier) { return issued[earlier]; });
-    });
+    changed.wait(lock, [&] { return cancelled || (all_issued(task.after) && all_issued(lives->waits(id))); });
     if (task.lane == Lane::kCompute && options->abandon && !cancelled && !update_issued) {
       lock.unlock();
       const bool wanted = options->abandon();  // may take its time: no lane waits for it
@@ -140,22 +146,26 @@ struct Executor::State {
         changed.notify_all();
       }
     }
-    if (!cancelled && task.op == Op::kUpdate) update_issued = true;
+    if (!cancelled && task.op == Op::kUpdate && !task.pending) update_issued = true;
     return !cancelled;
   }
 
   void issue(Id id, Stream& stream) {
     const Task& task = schedule->tasks[id];
+    if (options->before_task) options->before_task(id, task);
     for (const Id earlier : task.after) {
       // Second half; its own stream is in order anyway. `ended` of an issued task no longer changes.
       if (schedule->tasks[earlier].lane != task.lane) stream.wait(event_of(earlier));
     }
+    lives->begin(id, stream);
     Event begin;
     if (options->trace) begin = stream.record();
     TaskRunner* runner = runners[static_cast<std::size_t>(task.op)];
     PROTRAIN_CHECK(runner != nullptr, "nothing runs \"{}\"", op_name(task.op));
     runner->run(task, stream);
+    lives->use(id, stream);
     Event end = stream.record();
+    lives->end(id);
     const std::lock_guard lock(mutex);
     began[id] = std::move(begin);
     ended[id] = std::move(end);
@@ -195,13 +205,26 @@ struct Executor::State {
     }
   }
 
+  // Once everything has ended.
+  void note_completed() {
+    for (Id id = 0; id < static_cast<Id>(issued.size()); ++id) {
+      if (!issued[id]) continue;
+      try {
+        ended[id].wait();
+        completed[id] = true;
+      } catch (...) {  // throw_first_error() tells
+      }
+    }
+    if (error || abandoned) lives->end_all();
+  }
+
   // Failed work shows up late: in a synchronisation, or in a later call on its stream. Its own event tells which it
   // was.
   [[noreturn]] void throw_first_error() {
     Id task = failed_task;
     std::exception_ptr cause = error;
     for (Id id = 0; id < static_cast<Id>(issued.size()); ++id) {
-      if (!issued[id]) continue;
+      if (!issued[id] || completed[id]) continue;
       try {
         ended[id].wait();
       } catch (...) {
@@ -229,7 +252,10 @@ struct Executor::State {
 
   Device& device;
   const RunnerTable runners;
+  const Arenas arenas;
   std::array<LaneState, kLanes> lanes;  // fixed while a run goes on
+  std::optional<Lives> lives;           // of this run
+  std::vector<bool> completed;          // written between runs
 
   std::mutex mutex;  // guards everything below while a run goes on
   std::condition_variable changed;
@@ -249,9 +275,14 @@ struct Executor::State {
   std::exception_ptr error;
 };
 
-Executor::Executor(Device& device, const RunnerTable& runners) : state_(std::make_unique<State>(device, runners)) {}
+bool is_host_lane(Lane lane) { return lane == Lane::kCpuUpdate || lane == Lane::kDiskRead || lane == Lane::kDiskWrite; }
+
+Executor::Executor(Device& device, const RunnerTable& runners, const Arenas& arenas)
+    : state_(std::make_unique<State>(device, runners, arenas)) {}
 
 Executor::~Executor() = default;
+
+const std::vector<bool>& Executor::completed() const { return state_->completed; }
 
 Stream& Executor::stream(Lane lane) { return state_->stream(lane); }
 
@@ -267,6 +298,7 @@ RunResult Executor::run(const Schedule& schedule, const RunOptions& options) {
   state.run_lane(Lane::kCompute);
   state.wait_for_lanes();
   state.synchronize();
+  state.note_completed();
 
   RunResult result;
   result.abandoned = state.abandoned;

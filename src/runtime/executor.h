@@ -1,14 +1,16 @@
-// Runs a task graph: one host thread a lane, the calling thread owns compute.
+// Runs a task graph: one host thread a lane, the calling thread owns compute. Lanes of the host itself (cpu_update,
+// disk) do their work on their thread; the others issue theirs to a stream of the device.
 //
 // An error in any lane cancels all host waits, reaches the caller of run() as one exception that names the task,
 // after in-flight work has been synchronised. run() is not reentrant. Everything passed to the constructor outlives it.
 #pragma once
 #include <array>
-#include <atomic>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "device/device.h"
+#include "memory/arena.h"
 #include "schedule/schedule.h"
 #include "schedule/trace.h"
 
@@ -24,9 +26,12 @@ using RunnerTable = std::array<TaskRunner*, kOps>;
 
 struct RunOptions {
   bool trace = false;  // fill the timeline (device times)
-  // Asked before each compute task; true abandons the run: run() returns with `abandoned`, having started nothing
-  // that writes weights. Never asked once an update has been issued.
-  std::function<bool()> abandon;
+  // Asked before each compute task; true abandons the run: run() returns with `abandoned`, having started no update of
+  // this step (pending ones of the step before may have been done). Never asked once such an update has been issued.
+  std::function<bool()> abandon = nullptr;
+  // Called by the lane's thread when the task is about to be issued. What it throws fails the task. For faults in
+  // tests: an error at a chosen task, or the death of the process.
+  std::function<void(Id, const Task&)> before_task = nullptr;
 };
 
 struct RunResult {
@@ -34,11 +39,21 @@ struct RunResult {
   bool abandoned = false;
 };
 
+// Is the lane's work done by its own host thread?
+bool is_host_lane(Lane);
+
 class Executor {
  public:
-  Executor(Device&, const RunnerTable&);
+  // Task::acquires and Task::releases are told to the arenas (where null, they are left out): a range is acquired when
+  // the task is issued, before its runner, and released after it, in the order of the schedule. Each must be released
+  // later in the same schedule. However a run ends, nothing of it stays acquired.
+  Executor(Device&, const RunnerTable&, const Arenas& = {});
   ~Executor();
-  RunResult run(const Schedule&, const RunOptions& = {});  // all tasks ended when it returns
+  RunResult run(const Schedule&, const RunOptions& = {});  // all tasks ended when it returns or throws
+  // Of the last run, whether it returned, was abandoned or threw: which tasks' work is done, by id. A task that failed
+  // may have done a part of it.
+  const std::vector<bool>& completed() const;
+  // Stays the same until a run fails.
   Stream& stream(Lane);
 
  private:
