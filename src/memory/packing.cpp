@@ -8,105 +8,218 @@
 namespace protrain {
 namespace {
 
-// Sweeps the clock: at one time, what dies leaves before what is born comes.
-Bytes largest_live_sum(std::span<const Allocation> allocations, const std::vector<Bytes>& aligned) {
+// Placing n allocations looks at n^2 / 2 pairs; all attempts together look at so many. About 0.2 s.
+constexpr double kPairBudget = 1e8;
+constexpr int kMaxRefinements = 100;
+// Attempts stop that near to the bound: 1 / 256 of it.
+constexpr Bytes kGoodEnough = 256;
+
+// What takes room and when, and which two are never to overlap.
+struct Problem {
+  std::vector<std::size_t> ids;  // of the allocations that take room at some time
+  std::vector<Bytes> bytes;      // aligned
+  std::vector<std::int32_t> born, died;
+  std::vector<std::int64_t> lived;  // sum of lives
+  std::size_t words = 0;            // a row of `together`
+  std::vector<std::uint64_t> together;
+  Bytes bound = 0;
+
+  std::size_t size() const { return ids.size(); }
+  std::uint64_t* row(std::size_t i) { return together.data() + i * words; }
+  const std::uint64_t* row(std::size_t i) const { return together.data() + i * words; }
+};
+
+bool bit(const std::uint64_t* row, std::size_t i) { return ((row[i / 64] >> (i % 64)) & 1) != 0; }
+
+void add_allocations(std::span<const Allocation> allocations, Problem& problem) {
+  for (std::size_t id = 0; id < allocations.size(); ++id) {
+    const auto& [bytes, lives] = allocations[id];
+    PROTRAIN_CHECK(bytes >= 0 && !lives.empty(), "an allocation of {} bytes with {} lives", bytes, lives.size());
+    std::int64_t lived = 0;
+    for (std::size_t i = 0; i < lives.size(); ++i) {
+      PROTRAIN_CHECK(lives[i].born <= lives[i].died && (i == 0 || lives[i - 1].died <= lives[i].born),
+                     "{} bytes live from {} to {}, after a life to {}", bytes, lives[i].born, lives[i].died,
+                     i == 0 ? lives[i].born : lives[i - 1].died);
+      lived += lives[i].died - lives[i].born;
+    }
+    if (bytes == 0 || lived == 0) continue;  // takes no room; offset 0
+    problem.ids.push_back(id);
+    problem.bytes.push_back(round_up(bytes, kAlignment));
+    problem.born.push_back(lives.front().born);
+    problem.died.push_back(lives.back().died);
+    problem.lived.push_back(lived);
+  }
+}
+
+// Sweeps the clock: at one time, what dies leaves before what is born comes. Who is there at a birth lives together
+// with the newcomer.
+void sweep(std::span<const Allocation> allocations, Problem& problem) {
   struct Change {
     std::int32_t time;
-    Bytes bytes;
+    bool birth;
+    std::size_t who;
   };
   std::vector<Change> changes;
-  changes.reserve(2 * allocations.size());
-  for (std::size_t i = 0; i < allocations.size(); ++i) {
-    if (allocations[i].born == allocations[i].died) continue;
-    changes.push_back({allocations[i].born, aligned[i]});
-    changes.push_back({allocations[i].died, -aligned[i]});
+  for (std::size_t i = 0; i < problem.size(); ++i) {
+    for (const Interval& life : allocations[problem.ids[i]].lives) {
+      if (life.born == life.died) continue;
+      changes.push_back({life.born, true, i});
+      changes.push_back({life.died, false, i});
+    }
   }
   std::sort(changes.begin(), changes.end(),
-            [](const Change& a, const Change& b) { return a.time != b.time ? a.time < b.time : a.bytes < b.bytes; });
-  Bytes live = 0;
-  Bytes most = 0;
-  for (const Change& change : changes) {
-    live += change.bytes;
-    most = std::max(most, live);
+            [](const Change& a, const Change& b) { return a.time != b.time ? a.time < b.time : a.birth < b.birth; });
+  problem.words = (problem.size() + 63) / 64;
+  problem.together.assign(problem.size() * problem.words, 0);
+  std::vector<std::uint64_t> live(problem.words, 0);
+  Bytes sum = 0;
+  for (const auto& [time, birth, who] : changes) {
+    if (birth) {
+      std::uint64_t* row = problem.row(who);
+      for (std::size_t word = 0; word < problem.words; ++word) row[word] |= live[word];
+    }
+    live[who / 64] ^= std::uint64_t{1} << (who % 64);
+    sum += birth ? problem.bytes[who] : -problem.bytes[who];
+    problem.bound = std::max(problem.bound, sum);
   }
-  return most;
+  for (std::size_t i = 0; i < problem.size(); ++i) {
+    for (std::size_t word = 0; word < problem.words; ++word) {
+      for (std::uint64_t rest = problem.row(i)[word]; rest != 0; rest &= rest - 1) {
+        const std::size_t j = word * 64 + static_cast<std::size_t>(__builtin_ctzll(rest));
+        problem.row(j)[i / 64] |= std::uint64_t{1} << (i % 64);
+      }
+    }
+  }
 }
 
 using Order = std::vector<std::size_t>;
+enum class Rule : std::uint8_t { kSmallestGap, kLowestGap };
 
-// Places allocations in the given order, each into the smallest gap between the ones already placed that live with it
-// (best fit), else on top of them.
-Packing place(std::span<const Allocation> allocations, const std::vector<Bytes>& aligned, const Order& order) {
-  Packing packing;
-  packing.offsets.assign(allocations.size(), 0);
-  Order placed;  // by offset
-  placed.reserve(allocations.size());
+struct Placing {
+  std::vector<Bytes> offsets;
+  Bytes total = 0;
+};
+
+// Places in the given order, each into a gap between the ones already placed that live with it, else on top of them.
+Placing place(const Problem& problem, const Order& order, Rule rule) {
+  Placing placing;
+  placing.offsets.assign(problem.size(), 0);
+  std::vector<std::size_t> placed;  // by offset
+  placed.reserve(problem.size());
   for (const std::size_t i : order) {
-    const Allocation& allocation = allocations[i];
-    const Bytes bytes = aligned[i];
-    if (bytes == 0 || allocation.born == allocation.died) continue;  // takes no room; offset 0
-    Bytes top = 0;                                                   // end of the neighbours seen so far
+    const std::uint64_t* row = problem.row(i);
+    const Bytes bytes = problem.bytes[i];
+    Bytes top = 0;  // end of the neighbours seen so far
     Bytes best = -1;
     Bytes best_gap = 0;
     for (const std::size_t j : placed) {
-      if (allocations[j].died <= allocation.born || allocation.died <= allocations[j].born) continue;
-      const Bytes gap = packing.offsets[j] - top;
+      if (!bit(row, j)) continue;
+      const Bytes gap = placing.offsets[j] - top;
       if (gap >= bytes && (best < 0 || gap < best_gap)) {
         best = top;
         best_gap = gap;
+        if (rule == Rule::kLowestGap) break;
       }
-      top = std::max(top, packing.offsets[j] + aligned[j]);
+      top = std::max(top, placing.offsets[j] + problem.bytes[j]);
     }
     const Bytes offset = best >= 0 ? best : top;
-    packing.offsets[i] = offset;
-    packing.total = std::max(packing.total, offset + bytes);
+    placing.offsets[i] = offset;
+    placing.total = std::max(placing.total, offset + bytes);
     const auto above = std::upper_bound(placed.begin(), placed.end(), offset,
-                                        [&](Bytes value, std::size_t j) { return value < packing.offsets[j]; });
+                                        [&](Bytes value, std::size_t j) { return value < placing.offsets[j]; });
     placed.insert(above, i);
   }
-  return packing;
+  return placing;
 }
+
+// No order wins always: the usual ones are tried, then the best is mended by taking what sits on top earlier. Ties go
+// to the index, so the result is a function of the input alone.
+class Search {
+ public:
+  explicit Search(const Problem& problem) : problem_(problem) {
+    const double pairs = 0.5 * static_cast<double>(problem.size()) * static_cast<double>(problem.size());
+    attempts_ = static_cast<int>(std::min<double>(kPairBudget / std::max(pairs, 1.0), kMaxRefinements));
+  }
+
+  Placing run() {
+    const auto& bytes = problem_.bytes;
+    const auto span = [this](std::size_t i) { return std::int64_t{problem_.died[i]} - problem_.born[i]; };
+    const auto area = [this](std::size_t i) {
+      return static_cast<double>(problem_.bytes[i]) * static_cast<double>(problem_.lived[i]);
+    };
+    by([&](auto a, auto b) { return span(a) != span(b) ? span(a) > span(b) : bytes[a] > bytes[b]; });
+    by([&](auto a, auto b) { return bytes[a] != bytes[b] ? bytes[a] > bytes[b] : span(a) > span(b); });
+    by([&](auto a, auto b) {
+      return problem_.lived[a] != problem_.lived[b] ? problem_.lived[a] > problem_.lived[b] : bytes[a] > bytes[b];
+    });
+    by([&](auto a, auto b) { return area(a) > area(b); });
+    by([&](auto a, auto b) {
+      return problem_.born[a] != problem_.born[b] ? problem_.born[a] < problem_.born[b] : span(a) > span(b);
+    });
+    by([&](auto a, auto b) {
+      return problem_.died[a] != problem_.died[b] ? problem_.died[a] > problem_.died[b] : span(a) > span(b);
+    });
+    refine();
+    return std::move(best_);
+  }
+
+ private:
+  bool done(Bytes slack) const { return !best_.offsets.empty() && best_.total <= problem_.bound + slack; }
+
+  template <typename Less>
+  void by(Less less) {
+    if (done(0)) return;
+    Order order(problem_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), less);
+    for (const Rule rule : {Rule::kSmallestGap, Rule::kLowestGap}) {
+      if (!done(0)) attempt(order, rule);
+    }
+  }
+
+  Placing attempt(const Order& order, Rule rule) {
+    --attempts_;
+    Placing placing = place(problem_, order, rule);
+    if (best_.offsets.empty() || placing.total < best_.total) {
+      best_ = placing;
+      order_ = order;
+      rule_ = rule;
+    }
+    return placing;
+  }
+
+  void refine() {
+    Order order = order_;
+    Placing last = best_;
+    while (attempts_ > 0 && !done(problem_.bound / kGoodEnough)) {
+      // Everything that sticks out goes first next time.
+      const Bytes limit = std::min(last.total - 1, problem_.bound + problem_.bound / kGoodEnough);
+      std::stable_partition(order.begin(), order.end(),
+                            [&](std::size_t i) { return last.offsets[i] + problem_.bytes[i] > limit; });
+      last = attempt(order, rule_);
+    }
+  }
+
+  const Problem& problem_;
+  int attempts_ = 0;
+  Placing best_;
+  Order order_;
+  Rule rule_ = Rule::kSmallestGap;
+};
 
 }  // namespace
 
 Packing pack(std::span<const Allocation> allocations) {
-  std::vector<Bytes> aligned;
-  aligned.reserve(allocations.size());
-  for (const Allocation& allocation : allocations) {
-    PROTRAIN_CHECK(allocation.bytes >= 0 && allocation.born <= allocation.died, "{} bytes live from {} to {}",
-                   allocation.bytes, allocation.born, allocation.died);
-    aligned.push_back(round_up(allocation.bytes, kAlignment));
-  }
-  const Bytes bound = largest_live_sum(allocations, aligned);
-
-  const auto lifetime = [&](std::size_t i) {
-    return static_cast<std::int64_t>(allocations[i].died) - allocations[i].born;
-  };
-  const auto born = [&](std::size_t i) { return static_cast<std::int64_t>(allocations[i].born); };
-  const auto area = [&](std::size_t i) { return static_cast<double>(aligned[i]) * static_cast<double>(lifetime(i)); };
-  // No order wins always, each is cheap: try them until one reaches the bound, else keep the best. Ties go to the
-  // index, so the result is a function of the input alone.
-  Order order(allocations.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  Packing best;
-  const auto attempt = [&](auto less) {
-    if (!best.offsets.empty() && best.total == bound) return;
-    Order candidate = order;
-    std::stable_sort(candidate.begin(), candidate.end(), less);
-    Packing packing = place(allocations, aligned, candidate);
-    if (best.offsets.empty() || packing.total < best.total) best = std::move(packing);
-  };
-  attempt([&](std::size_t a, std::size_t b) {
-    return aligned[a] != aligned[b] ? aligned[a] > aligned[b] : lifetime(a) > lifetime(b);
-  });
-  attempt([&](std::size_t a, std::size_t b) {
-    return lifetime(a) != lifetime(b) ? lifetime(a) > lifetime(b) : aligned[a] > aligned[b];
-  });
-  attempt([&](std::size_t a, std::size_t b) { return area(a) > area(b); });
-  attempt(
-      [&](std::size_t a, std::size_t b) { return born(a) != born(b) ? born(a) < born(b) : lifetime(a) > lifetime(b); });
-  best.live_bound = bound;
-  return best;
+  Problem problem;
+  add_allocations(allocations, problem);
+  sweep(allocations, problem);
+  const Placing placing = Search(problem).run();
+  Packing packing;
+  packing.offsets.assign(allocations.size(), 0);
+  for (std::size_t i = 0; i < problem.size(); ++i) packing.offsets[problem.ids[i]] = placing.offsets[i];
+  packing.total = placing.total;
+  packing.live_bound = problem.bound;
+  return packing;
 }
 
 }  // namespace protrain
