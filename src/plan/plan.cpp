@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 
@@ -8,75 +9,19 @@ namespace protrain {
 
 namespace {
 
-// fp32 parts set the pace: 128 elements would do for them, 256 is what the 2-byte parts need.
-constexpr std::int64_t kElementAlignment = kAlignment / 2;
-
-// Parameters that stay together, with their length when each starts at a multiple of kElementAlignment.
-struct Group {
-  std::vector<Id> parameters;
-  std::int64_t elements = 0;
-};
-
-// The block that uses each parameter first owns it: a tied matrix belongs to the embedding.
-std::vector<std::vector<Group>> groups_by_block(const ModelSpec& spec) {
-  const auto count = static_cast<Id>(spec.parameters.size());
-  std::vector<Id> owner(count, -1);
-  for (Id block = 0; block < static_cast<Id>(spec.blocks.size()); ++block) {
-    for (const Id parameter : spec.blocks[block].parameters) {
-      PROTRAIN_CHECK(parameter >= 0 && parameter < count, "block {} names parameter {}", block, parameter);
-      if (owner[parameter] < 0) owner[parameter] = block;
-    }
-  }
-  std::vector<std::vector<Group>> groups(spec.blocks.size());
-  std::vector<std::int64_t> group_of(count, -1);  // position in its block's list, by first member
-  for (Id parameter = 0; parameter < count; ++parameter) {
-    PROTRAIN_CHECK(owner[parameter] >= 0, "no block uses {}", spec.parameters[parameter].name);
-    const Id first = spec.parameters[parameter].group < 0 ? parameter : spec.parameters[parameter].group;
-    PROTRAIN_CHECK(first <= parameter && owner[first] == owner[parameter],
-                   "{} is grouped with a parameter of another block", spec.parameters[parameter].name);
-    auto& list = groups[owner[parameter]];
-    if (first == parameter) {
-      group_of[parameter] = static_cast<std::int64_t>(list.size());
-      list.emplace_back();
-    }
-    PROTRAIN_CHECK(group_of[first] >= 0, "{} does not lead its group", spec.parameters[first].name);
-    Group& group = list[group_of[first]];
-    group.parameters.push_back(parameter);
-    group.elements += round_up(spec.parameters[parameter].elements(), kElementAlignment);
-  }
-  return groups;
-}
-
-std::int64_t sum_elements(const std::vector<Group>& groups) {
-  std::int64_t sum = 0;
-  for (const Group& group : groups) sum += group.elements;
-  return sum;
-}
-
-void append(const ModelSpec& spec, const Group& group, Chunk& chunk) {
-  for (const Id parameter : group.parameters) {
-    chunk.parameters.push_back(parameter);
-    chunk.offsets.push_back(chunk.elements);
-    chunk.elements += round_up(spec.parameters[parameter].elements(), kElementAlignment);
-  }
-}
-
-void check_shapes(const ModelSpec& spec, const std::vector<BatchShape>& shapes, std::string_view use) {
-  for (const BatchShape& shape : shapes) {
-    if (shape.rows < 1 || shape.row_tokens < 1) {
-      fail(ExitCode::kConfig, "{} shape {} x {} tokens: both must be at least 1", use, shape.rows, shape.row_tokens);
-    }
-    if (spec.max_positions > 0 && shape.row_tokens > spec.max_positions && !shape.packed) {
-      fail(ExitCode::kConfig, "cutoff_len: {} tokens, but this model takes at most {} positions", shape.row_tokens,
-           spec.max_positions);
-    }
-    if (shape.max_samples < shape.rows || (!shape.packed && shape.max_samples != shape.rows)) {
-      fail(ExitCode::kConfig, "{} shape of {} rows: {} samples do not fit it", use, shape.rows, shape.max_samples);
-    }
-  }
-}
+// In the order of Activation.
+constexpr std::array<ActivationTraits, kActivations> kTraits = {{
+    // name, recompute, light, offload_saved, offload_input
+    {"keep", false, false, false, false},
+    {"keep_light", false, true, false, false},
+    {"swap", false, true, true, true},
+    {"recompute", true, false, false, false},
+    {"recompute_host", true, false, false, true},
+}};
 
 }  // namespace
+
+const ActivationTraits& traits(Activation mode) { return kTraits.at(static_cast<std::size_t>(mode)); }
 
 DType part_dtype(Part part, DType compute) {
   switch (part) {
@@ -102,82 +47,65 @@ std::string_view part_name(Part part) {
   return "?";
 }
 
-std::vector<Chunk> make_chunks(const ModelSpec& spec, Bytes chunk_bytes, DType compute) {
-  const auto blocks = groups_by_block(spec);
-  std::int64_t capacity = chunk_bytes / size_of(compute);
-  for (std::size_t block = 0; block < blocks.size(); ++block) {
-    if (spec.blocks[block].kind != BlockKind::kLayer) continue;
-    for (const Group& group : blocks[block]) capacity = std::max(capacity, group.elements);
+std::string_view region_name(Region region) {
+  switch (region) {
+    case Region::kState: return "state";
+    case Region::kWeightHome: return "weight_home";
+    case Region::kWeightSlot: return "weight_slot";
+    case Region::kGradientSlot: return "gradient_slot";
+    case Region::kBatch: return "batch";
+    case Region::kLosses: return "losses";
+    case Region::kNorms: return "norms";
+    case Region::kControl: return "control";
+    case Region::kTables: return "tables";
+    case Region::kLibrary: return "library";
+    case Region::kBatchStaging: return "batch_staging";
+    case Region::kResults: return "results";
+    case Region::kAccumulator: return "accumulator";
+    case Region::kWireGradient: return "wire_gradient";
+    case Region::kBlockInput: return "block_input";
+    case Region::kInputGradient: return "input_gradient";
+    case Region::kSaved: return "saved";
+    case Region::kWorkspace: return "workspace";
+    case Region::kHostInput: return "host_input";
+    case Region::kHostSaved: return "host_saved";
   }
+  return "?";
+}
 
-  std::vector<Chunk> chunks;
-  bool open = false;  // the last chunk is a body chunk that may take more
-  for (std::size_t block = 0; block < blocks.size(); ++block) {
-    const BlockKind kind = spec.blocks[block].kind;
-    if (kind != BlockKind::kLayer) {
-      open = false;
-      if (blocks[block].empty()) continue;
-      chunks.push_back({kind, {}, {}, 0});
-      for (const Group& group : blocks[block]) append(spec, group, chunks.back());
-      continue;
-    }
-    // A block that fits a chunk of its own is not cut only because the last chunk is half full.
-    const std::int64_t whole = sum_elements(blocks[block]);
-    if (open && whole <= capacity && chunks.back().elements + whole > capacity) open = false;
-    for (const Group& group : blocks[block]) {
-      if (!open || chunks.back().elements + group.elements > capacity) {
-        chunks.push_back({kind, {}, {}, 0});
-        open = true;
+std::string_view region_tag(Region region, Id index) {
+  switch (region) {
+    case Region::kState:
+      switch (static_cast<Part>(index % kParts)) {
+        case Part::kWeight: return "weights";
+        case Part::kGradient:
+        case Part::kAccumulator: return "gradients";
+        case Part::kResidual:
+        case Part::kM:
+        case Part::kV: return "optimizer state";
       }
-      append(spec, group, chunks.back());
-    }
+      return "?";
+    case Region::kWeightHome:
+    case Region::kWeightSlot: return "weights";
+    case Region::kGradientSlot:
+    case Region::kAccumulator:
+    case Region::kWireGradient: return "gradients";
+    case Region::kBlockInput:
+    case Region::kInputGradient:
+    case Region::kSaved:
+    case Region::kHostInput:
+    case Region::kHostSaved: return "activations";
+    case Region::kWorkspace:
+    case Region::kTables:
+    case Region::kLibrary: return "workspace";
+    case Region::kBatch:
+    case Region::kBatchStaging: return "batches";
+    case Region::kLosses:
+    case Region::kNorms:
+    case Region::kControl:
+    case Region::kResults: return "control";
   }
-  return chunks;
-}
-
-std::vector<Place> places(const ModelSpec& spec, const std::vector<Chunk>& chunks) {
-  std::vector<Place> result(spec.parameters.size());
-  for (Id chunk = 0; chunk < static_cast<Id>(chunks.size()); ++chunk) {
-    for (std::size_t i = 0; i < chunks[chunk].parameters.size(); ++i) {
-      result.at(chunks[chunk].parameters[i]) = {chunk, chunks[chunk].offsets[i]};
-    }
-  }
-  return result;
-}
-
-bool accumulates(const ModelSpec& spec, const RunShape& shape, Id parameter) {
-  if (shape.compute != DType::kBf16) return false;
-  if (shape.accumulation > 1) return true;
-  return std::any_of(spec.blocks.begin(), spec.blocks.end(), [&](const BlockSpec& block) {
-    return block.kind != BlockKind::kLayer &&
-           std::find(block.parameters.begin(), block.parameters.end(), parameter) != block.parameters.end();
-  });
-}
-
-void validate(const ModelSpec& spec, const RunShape& shape, const Plan& plan) {
-  PROTRAIN_CHECK(spec.blocks.size() >= 2 && spec.blocks.front().kind == BlockKind::kEmbedding &&
-                     spec.blocks.back().kind == BlockKind::kHead,
-                 "a model is an embedding, layers and a head");
-  if (plan.schema != 1) fail(ExitCode::kConfig, "plan: schema {}, this program reads schema 1", plan.schema);
-  if (plan.chunk_bytes < 1) fail(ExitCode::kConfig, "plan: chunk_bytes {}, must be at least 1", plan.chunk_bytes);
-  if (plan.activation.size() != spec.blocks.size()) {
-    fail(ExitCode::kConfig, "plan: activation has {} entries, this model has {} blocks", plan.activation.size(),
-         spec.blocks.size());
-  }
-  if (shape.compute != DType::kF32 && shape.compute != DType::kBf16) {
-    fail(ExitCode::kConfig, "compute dtype {}: must be float32 or bfloat16", transformers_name(shape.compute));
-  }
-  if (shape.accumulation < 1) {
-    fail(ExitCode::kConfig, "gradient_accumulation_steps: {}, must be at least 1", shape.accumulation);
-  }
-  if (shape.eval_micro_batches < 1) {
-    fail(ExitCode::kConfig, "evaluation micro-batches: {}, must be at least 1", shape.eval_micro_batches);
-  }
-  if (shape.train_shapes.empty() && shape.eval_shapes.empty()) {
-    fail(ExitCode::kConfig, "no batch shape is planned, neither for training nor for evaluation");
-  }
-  check_shapes(spec, shape.train_shapes, "training");
-  check_shapes(spec, shape.eval_shapes, "evaluation");
+  return "?";
 }
 
 }  // namespace protrain

@@ -23,6 +23,16 @@ enum class Activation : std::uint8_t {
 };
 inline constexpr int kActivations = 5;
 
+// What a mode means for the tasks of a layer: one row a mode, everything else reads the row.
+struct ActivationTraits {
+  std::string_view name;  // in files
+  bool recompute;         // forward keeps nothing and runs again before backward
+  bool light;             // kForwardKeep saves the light set
+  bool offload_saved;     // its saved set goes to the host after forward and comes back before backward
+  bool offload_input;     // its input likewise
+};
+const ActivationTraits& traits(Activation);
+
 // Where a chunk's optimizer state lives and its update runs.
 enum class UpdatePlace : std::uint8_t {
   kResident,  // device; needs a chunk that is not streamed
@@ -47,16 +57,16 @@ struct RunShape {
 // The knobs. All are neutral (they change no bit of the result) but `order`.
 //
 // Body chunks are numbered in execution order. The first n_persist of them are persistent: an address of their own on
-// the device. The others are streamed: number j of them (from 0) always lands in body slot j mod n_buffer. Embedding and
-// head chunks always have weight and gradient regions of their own. A chunk of place kCpu has its weight, residual, m, v
-// and wire gradient on the host; its gradient leaves the device through gradient slot g mod gradient_slots, where g
-// numbers the body chunks of place kCpu in execution order.
+// the device. The others are streamed: number j of them (from 0) always lands in body slot j mod n_buffer. Embedding
+// and head chunks always have weight and gradient regions of their own. A chunk of place kCpu has its weight, residual,
+// m, v and wire gradient on the host; its gradient leaves the device through gradient slot g mod gradient_slots, where
+// g numbers the body chunks of place kCpu in execution order.
 struct Plan {
   int schema = 2;
   Bytes chunk_bytes = 64 * kMiB;  // of weights; a chunk holds at least one group
   int n_persist = 0;              // body chunks
-  int n_buffer = 0;               // body slots; at least the most streamed chunks that one block touches; 0 if none streams
-  int gradient_slots = 0;         // likewise of kCpu body chunks; 0 if there are none
+  int n_buffer = 0;        // body slots; at least the most streamed chunks that one block touches; 0 if none streams
+  int gradient_slots = 0;  // likewise of kCpu body chunks; 0 if there are none
   // Blocks that a transfer of saved sets and inputs may lag or lead their computation by; at least 1.
   int offload_distance = 2;
   Order order = Order::kMicroBatch;
@@ -66,8 +76,9 @@ struct Plan {
   Bytes predicted_device_bytes = 0;    // Layout::bytes(kDevice)
 };
 
-// Counts of layers by mode, and the interleaved layout: swap blocks early and spaced `swap_interval` apart, recompute
-// blocks in the gaps, kept ones last. The rest of the layers are kKeep.
+// Counts of layers by mode, and the interleaved layout: swap blocks early and spaced `swap_interval` apart (nearer
+// where they would not all fit), then recompute_host and recompute blocks in the gaps, kept ones last, the light ones
+// first. The rest of the layers are kKeep. Error(kConfig) for more than there are.
 struct ActivationCounts {
   int swap = 0, keep_light = 0, recompute = 0, recompute_host = 0;
 };
@@ -92,10 +103,10 @@ std::string_view part_name(Part);
 
 enum class Region : std::uint8_t {
   // For the whole run.
-  kState,         // index: chunk x kParts + part. Device for kResident chunks, host for kCpu ones (weight and gradient
-                  // pinned, the rest state_tier). kGradient and kAccumulator of device chunks live while they are needed
-  kWeightHome,    // index: chunk. Device weight of a kCpu chunk that is not streamed
-  kWeightSlot,    // index: body slot
+  kState,       // index: chunk x kParts + part. Device for kResident chunks, host for kCpu ones (weight and gradient
+                // pinned, the rest state_tier). kGradient and kAccumulator of device chunks live while they are needed
+  kWeightHome,  // index: chunk. Device weight of a kCpu chunk that is not streamed
+  kWeightSlot,  // index: body slot
   kGradientSlot,  // index: gradient slot, wire dtype
   kBatch,         // index: 0, 1 alternating by step; all micro-batches of a step
   kLosses,        // one double a micro-batch
@@ -106,16 +117,28 @@ enum class Region : std::uint8_t {
   kBatchStaging,  // pinned; index 0, 1: the host side of kBatch
   kResults,       // pinned; StepControl as it came back; index 0, 1: by step slot, 2: of the losses alone
   // While they are needed; several at one address.
-  kAccumulator,    // index: chunk. fp32 sum of a kCpu chunk's gradient, before it is rounded into its way out
-  kWireGradient,   // index: chunk. Of a kCpu embedding or head chunk; body chunks use kGradientSlot
-  kBlockInput,     // index: micro-batch x blocks + block (from 1); [T, h]. One micro-batch's in kMicroBatch order
+  kAccumulator,   // index: chunk. fp32 sum of a kCpu chunk's gradient, before it is rounded into its way out; in fp32
+                  // compute with accumulation in kMicroBatch order it is what leaves
+  kWireGradient,  // index: chunk. Of a kCpu embedding or head chunk; body chunks use kGradientSlot
+  kBlockInput,    // index: micro-batch x blocks + block (from 1); [T, h]. One micro-batch's in kMicroBatch order. After
+                  // those, two of evaluation (in kLayer order two a micro-batch), by turns
   kInputGradient,  // likewise; gradient of that block's input
   kSaved,          // likewise; the block's saved set (kept, light, or recomputed)
-  kWorkspace,      // index: block x 4 + pass (3: evaluation's forward); equal traces share one entry: the first such block
+  kWorkspace,      // index: block x 4 + pass (3: evaluation's forward); blocks of equal trace, both light or both not,
+                   // share one entry: the first such block
   kHostInput,      // pinned; as kBlockInput, of kSwap and kRecomputeHost
   kHostSaved,      // pinned; as kSaved, of kSwap
 };
 std::string_view region_name(Region);
+// What a region's bytes are for, in a few words that tables sum by: "weights", "optimizer state", "gradients",
+// "activations", "workspace", "batches", "control".
+std::string_view region_tag(Region, Id index);
+
+struct RegionKey {
+  Region region = Region::kState;
+  Id index = 0;
+  bool operator==(const RegionKey&) const = default;
+};
 
 // Sizes that the optimizer's kernels fix and this layer cannot see; src/runtime checks that they agree.
 inline constexpr Bytes kControlBytes = 24;                  // sizeof(StepControl)
@@ -135,6 +158,7 @@ struct Layout {
   Bytes live_bound = 0;  // device: largest sum of bytes live at one time; <= bytes(kDevice)
 
   Range find(Region, Id index = 0) const;  // InternalError when absent
+  Range find(const RegionKey& key) const { return find(key.region, key.index); }
   bool contains(Region, Id index) const;
   Bytes bytes(Tier) const;  // largest end offset = peak
 };
@@ -162,8 +186,38 @@ struct Slots {
 };
 Slots slots(const std::vector<Chunk>&, const Plan&);
 
+// The device bytes that a block's calls read a chunk's weight from, element 0 first.
+RegionKey weight_region(const Plan&, const Slots&, Id chunk);
+
+// Where a chunk's gradient lies on the device, element 0 first. Backward writes `sum`; norm, update and the way out
+// read `wire`. Equal: nothing is rounded, sum_dtype is the compute dtype; else sum_dtype is kF32.
+struct GradientRegions {
+  RegionKey sum, wire;
+  DType sum_dtype = DType::kF32;
+};
+GradientRegions gradient_regions(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Plan&,
+                                 const Slots&, Id chunk);
+
+// The part of a chunk that one block touches: the elements from its first parameter there to its last.
+struct ChunkUse {
+  Id chunk = -1;
+  std::int64_t offset = 0;
+  std::int64_t elements = 0;
+};
+// By block, chunks ascending.
+std::vector<std::vector<ChunkUse>> chunk_uses(const ModelSpec&, const std::vector<Chunk>&);
+
+// The fewest slots that do: the most streamed (kCpu body) chunks that one block touches. The plan's own counts are not
+// looked at.
+struct SlotNeed {
+  int buffer = 0, gradient = 0;
+  Id buffer_block = -1, gradient_block = -1;  // a block that touches so many
+};
+SlotNeed slot_need(const ModelSpec&, const std::vector<Chunk>&, const Plan&);
+
 // Refuses (Error(kConfig)) a plan that this model or run cannot take, naming the knob, its value and what would do: a
-// resident update of a streamed chunk, too few slots, sizes that do not match the model.
+// resident update of a streamed chunk, too few slots, sizes that do not match the model. More slots than chunks that
+// rotate through them are allowed and take no bytes.
 void validate(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Plan&);
 
 }  // namespace protrain

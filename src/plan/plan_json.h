@@ -6,16 +6,28 @@
 
 namespace protrain {
 
-// {"schema", "chunk_bytes", "activation": ["keep" | "recompute", ...], "predicted_device_bytes", "layout": [{"tier",
-// "region", "index", "offset", "bytes"}, ...]}. The layout is for the reader: parse_plan makes it anew.
+// {"schema", every knob of Plan under its own name, "predicted_device_bytes", "layout": [{"tier", "region", "index",
+// "offset", "bytes", "whole_run"}, ...]}. "activation": a name a block; "place": a name a chunk; "order": "micro_batch"
+// | "layer"; "state_tier": "pageable" | "pinned". The layout is for the reader: parse_plan leaves it.
 std::string plan_json(const Plan&, const Layout&);
-// Error(kConfig) naming file, key and value; unknown keys are refused.
-Plan parse_plan(const std::string& json, const std::string& file);
+
+// What plan_json() writes, or written by hand:
+// - activation as one name for all layers, a list with an entry a block or a layer, or instead of it the counts
+//   "n_swap", "n_keep_light", "n_recompute", "n_recompute_host", "swap_interval" (see interleave());
+// - place as a list with an entry a chunk, or {"n_resident": body chunks, "embedding": name, "head": name};
+// - chunk_bytes as a number or "64MiB".
+// What is not given: all body chunks persistent; resident where that can be; twice the slots that are needed; every
+// layer keep; the rest as Plan has it. Does not validate() the whole. Error(kConfig) naming file, key, value and what
+// would be right; unknown keys are refused with the nearest known one.
+Plan parse_plan(const std::string& json, const std::string& file, const ModelSpec&, DType compute);
 
 std::string_view tier_name(Tier);
 std::string_view activation_name(Activation);
+std::string_view place_name(UpdatePlace);
+std::string_view order_name(Order);
 
-// Bytes by tier and region (states by part), one line each, with the sum of each tier: for the log.
+// By tier: its peak, then by tag and region (states by part) how many there are and the sum of their bytes, one line
+// each, for the log. Regions that share addresses count fully, so the lines of a tier may sum to more than its peak.
 std::string layout_table(const Layout&);
 
 }  // namespace protrain

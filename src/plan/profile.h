@@ -18,8 +18,8 @@ struct CallKey {
 };
 
 struct CallMemory {
-  Bytes saved = 0;      // kForwardKeep: alive at the call's end, back to back
-  Bytes workspace = 0;  // transients, packed
+  Bytes saved = 0;            // kForwardKeep: alive at the call's end, back to back
+  Bytes workspace = 0;        // transients, packed
   Bytes workspace_bound = 0;  // largest sum of transients live at one time
 };
 
