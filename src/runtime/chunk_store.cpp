@@ -1,6 +1,8 @@
 #include "runtime/chunk_store.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -14,76 +16,144 @@ namespace {
 // Masters are split and joined in pieces of this many elements: 4 MiB of fp32.
 constexpr std::int64_t kPieceElements = 1 << 20;
 
+// Relaxed: who may touch one at the same time is decided by the schedule's edges, and a fence here would hide a missing
+// one from ThreadSanitizer.
+class Cell {
+ public:
+  explicit Cell(std::int64_t value = 0) : value_(value) {}
+  std::int64_t get() const { return value_.load(std::memory_order_relaxed); }
+  void set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::int64_t> value_;
+};
+
+constexpr std::int64_t kNothing = -1;
+
+// Chunk and version as one value, so that no reader sees one without the other.
+std::int64_t contents_of(Id chunk, std::int64_t version) {
+  return (static_cast<std::int64_t>(chunk) << 40) | (version & ((std::int64_t{1} << 40) - 1));
+}
+
+std::size_t count_slots(const Layout& layout) {
+  const auto is_slot = [](const Layout::Entry& entry) { return entry.region == Region::kWeightSlot; };
+  return static_cast<std::size_t>(std::count_if(layout.entries.begin(), layout.entries.end(), is_slot));
+}
+
 }  // namespace
 
 struct ChunkStore::State {
   const ModelSpec& spec;
   const std::vector<Chunk>& chunks;
   const Layout& layout;
-  DType compute;
-  std::byte* arena;
-  std::vector<Place> where;       // by parameter
-  std::vector<Id> last_block;     // by parameter: the first one to write its gradient in a backward
-  std::vector<bool> accumulated;  // by parameter
+  const DType compute;
+  const Arenas arenas;
+  const std::vector<Place> where;        // by parameter
+  const std::vector<Id> slot;            // by chunk: body slot of a streamed one, else -1
+  std::vector<RegionKey> weights;        // by chunk: what blocks read
+  std::vector<bool> on_host;             // by chunk: of place kCpu
+  std::vector<GradientRegions> targets;  // by chunk
+  std::vector<Id> last_block;            // by parameter: the first one to write its gradient in a backward
+  std::vector<Cell> versions;            // by chunk
+  std::vector<Cell> homes;               // by chunk: contents of its device home
+  std::vector<Cell> held;                // by body slot: contents
+  bool pending = false;
   std::unique_ptr<Stream> stream;
   std::mutex mutex;  // one issuing thread at a time
 
   State(const ModelSpec& spec_in, const std::vector<Chunk>& chunks_in, const Layout& layout_in, const RunShape& shape,
-        Device& device, std::byte* arena_in)
+        const Plan& plan, Device& device, const Arenas& arenas_in)
       : spec(spec_in),
         chunks(chunks_in),
         layout(layout_in),
         compute(shape.compute),
-        arena(arena_in),
+        arenas(arenas_in),
         where(places(spec, chunks)),
+        slot(slots(chunks, plan).weight),
         last_block(spec.parameters.size(), -1),
+        versions(chunks.size()),
+        homes(chunks.size()),
+        held(count_slots(layout)),
         stream(device.stream("store")) {
     for (Id block = 0; block < static_cast<Id>(spec.blocks.size()); ++block) {
       for (const Id parameter : spec.blocks[block].parameters) last_block[parameter] = block;
     }
-    for (Id id = 0; id < static_cast<Id>(spec.parameters.size()); ++id) {
-      accumulated.push_back(accumulates(spec, shape, id));
+    const Slots rotation = slots(chunks, plan);
+    for (Id chunk = 0; chunk < static_cast<Id>(chunks.size()); ++chunk) {
+      on_host.push_back(plan.place.at(chunk) == UpdatePlace::kCpu);
+      weights.push_back(weight_region(plan, rotation, chunk));
+      targets.push_back(gradient_regions(spec, chunks, shape, plan, rotation, chunk));
     }
+    forget();
+  }
+
+  void forget() {
+    for (Cell& cell : homes) cell.set(kNothing);
+    for (Cell& cell : held) cell.set(kNothing);
+  }
+
+  Arena& arena(Tier tier) const {
+    Arena* arena = arenas.at(static_cast<std::size_t>(tier));
+    PROTRAIN_CHECK(arena != nullptr, "no arena of tier {}", static_cast<int>(tier));
+    return *arena;
+  }
+  std::byte* at(const Range& range) const { return arena(range.tier).at(range); }
+
+  Range state(Id chunk, Part part) const { return layout.find(Region::kState, chunk * kParts + static_cast<Id>(part)); }
+  bool has_home(Id chunk) const { return layout.contains(Region::kWeightHome, chunk); }
+
+  Cell& copy_of(Id chunk) { return slot[chunk] >= 0 ? held[slot[chunk]] : homes[chunk]; }
+
+  // Elements of the parameter inside a region that holds its whole chunk.
+  Range inside(const Range& whole, Id parameter, DType type, std::int64_t first, std::int64_t count) const {
+    const Bytes width = size_of(type);
+    const Range range{whole.tier, whole.offset + (where[parameter].offset + first) * width, count * width};
+    PROTRAIN_CHECK(range.offset + range.bytes <= whole.offset + whole.bytes, "{} lies outside its region",
+                   spec.parameters[parameter].name);
+    return range;
   }
 
   Range elements(Id parameter, Part part, std::int64_t first, std::int64_t count) const {
     const ParameterSpec& about = spec.parameters.at(parameter);
     PROTRAIN_CHECK(first >= 0 && count >= 0 && first + count <= about.elements(),
                    "elements {} to {} of {}, which has {}", first, first + count, about.name, about.elements());
-    const Place& place = where[parameter];
-    const Bytes width = size_of(part_dtype(part, compute));
-    Range range = layout.find(Region::kState, place.chunk * kParts + static_cast<Id>(part));
-    range.offset += (place.offset + first) * width;
-    range.bytes = count * width;
-    return range;
+    return inside(state(where[parameter].chunk, part), parameter, part_dtype(part, compute), first, count);
   }
 
-  std::byte* at(const Range& range) const {
-    PROTRAIN_CHECK(range.tier == Tier::kDevice, "the store has no other tier");
-    return arena + range.offset;
-  }
-
-  void copy(std::byte* to, const std::byte* from, Bytes bytes) {
-    if (bytes == 0) return;
+  void copy(const Range& range, std::byte* to, const std::byte* from) {
+    if (range.bytes == 0) return;
+    if (range.tier != Tier::kDevice) {
+      std::memcpy(to, from, static_cast<std::size_t>(range.bytes));
+      return;
+    }
     const std::lock_guard lock(mutex);
-    stream->copy(to, from, bytes);
+    stream->copy(to, from, range.bytes);
     stream->synchronize();
   }
+
+  void check_drained() const { PROTRAIN_CHECK(!pending, "weights are read or written while updates are pending"); }
 };
 
 ChunkStore::ChunkStore(const ModelSpec& spec, const std::vector<Chunk>& chunks, const Layout& layout,
-                       const RunShape& shape, Device& device, std::byte* device_arena)
-    : state_(std::make_unique<State>(spec, chunks, layout, shape, device, device_arena)) {}
+                       const RunShape& shape, const Plan& plan, Device& device, const Arenas& arenas)
+    : state_(std::make_unique<State>(spec, chunks, layout, shape, plan, device, arenas)) {
+  for (const Layout::Entry& entry : layout.entries) {
+    if (entry.whole_run && entry.range.bytes > 0) {
+      state_->arena(entry.range.tier).acquire(entry.range, region_name(entry.region));
+    }
+  }
+}
 
-ChunkStore::~ChunkStore() = default;
+ChunkStore::~ChunkStore() {
+  for (const Layout::Entry& entry : state_->layout.entries) {
+    if (entry.whole_run && entry.range.bytes > 0) state_->arena(entry.range.tier).release(entry.range);
+  }
+}
 
 const ModelSpec& ChunkStore::spec() const { return state_->spec; }
 DType ChunkStore::compute() const { return state_->compute; }
 std::byte* ChunkStore::at(const Range& range) const { return state_->at(range); }
-
-Range ChunkStore::home(Id chunk, Part part) const {
-  return state_->layout.find(Region::kState, chunk * kParts + static_cast<Id>(part));
-}
+Range ChunkStore::home(Id chunk, Part part) const { return state_->state(chunk, part); }
 
 bool ChunkStore::has(Id chunk, Part part) const {
   return state_->layout.contains(Region::kState, chunk * kParts + static_cast<Id>(part));
@@ -94,13 +164,24 @@ Range ChunkStore::parameter(Id parameter, Part part) const {
 }
 
 void ChunkStore::read(Id parameter, Part part, std::int64_t first, std::int64_t count, std::byte* to) const {
+  state_->check_drained();
   const Range range = state_->elements(parameter, part, first, count);
-  state_->copy(to, at(range), range.bytes);
+  state_->copy(range, to, at(range));
 }
 
 void ChunkStore::write(Id parameter, Part part, std::int64_t first, std::int64_t count, const std::byte* from) {
+  state_->check_drained();
   const Range range = state_->elements(parameter, part, first, count);
-  state_->copy(at(range), from, range.bytes);
+  state_->copy(range, at(range), from);
+  const Id chunk = state_->where[parameter].chunk;
+  if (part != Part::kWeight || !state_->on_host[chunk]) return;
+  // A home that was current stays so; a slot is stale now.
+  const bool follows = state_->has_home(chunk) && current(chunk);
+  raise_version(chunk);
+  if (!state_->has_home(chunk)) return;
+  const Range copy = state_->inside(state_->layout.find(state_->weights[chunk]), parameter, compute(), first, count);
+  state_->copy(copy, at(copy), from);
+  if (follows) loaded(chunk);
 }
 
 void ChunkStore::read_master(Id parameter, std::int64_t first, std::int64_t count, float* to) const {
@@ -134,11 +215,16 @@ void ChunkStore::write_master(Id parameter, std::int64_t first, std::int64_t cou
 }
 
 void ChunkStore::zero_moments() {
+  state_->check_drained();
   const std::lock_guard lock(state_->mutex);
   for (Id chunk = 0; chunk < static_cast<Id>(state_->chunks.size()); ++chunk) {
     for (const Part part : {Part::kM, Part::kV}) {
       const Range range = home(chunk, part);
-      state_->stream->zero(at(range), range.bytes);
+      if (range.tier == Tier::kDevice) {
+        state_->stream->zero(at(range), range.bytes);
+      } else {
+        std::memset(at(range), 0, static_cast<std::size_t>(range.bytes));
+      }
     }
   }
   state_->stream->synchronize();
@@ -147,16 +233,52 @@ void ChunkStore::zero_moments() {
 std::vector<ParameterBytes> ChunkStore::bind(Id block, bool first) const {
   std::vector<ParameterBytes> bound;
   for (const Id id : state_->spec.blocks.at(block).parameters) {
-    const Part part = state_->accumulated[id] ? Part::kAccumulator : Part::kGradient;
+    const Id chunk = state_->where[id].chunk;
+    const std::int64_t count = state_->spec.parameters[id].elements();
+    const GradientRegions& regions = state_->targets[chunk];
     ParameterBytes bytes;
-    bytes.weight = at(parameter(id, Part::kWeight));
-    bytes.gradient = at(parameter(id, part));
-    bytes.gradient_dtype = part_dtype(part, compute());
+    bytes.gradient_dtype = regions.sum_dtype;
+    const Range gradient = state_->layout.find(regions.sum);
+    bytes.weight = at(state_->inside(state_->layout.find(state_->weights[chunk]), id, compute(), 0, count));
+    bytes.gradient = at(state_->inside(gradient, id, bytes.gradient_dtype, 0, count));
     // Backward comes to a tied matrix twice, at the head first: the embedding adds.
     bytes.first = first && state_->last_block[id] == block;
     bound.push_back(bytes);
   }
   return bound;
 }
+
+std::int64_t ChunkStore::version(Id chunk) const { return state_->versions.at(chunk).get(); }
+
+void ChunkStore::raise_version(Id chunk) { state_->versions.at(chunk).set(version(chunk) + 1); }
+
+void ChunkStore::loaded(Id chunk) { state_->copy_of(chunk).set(contents_of(chunk, version(chunk))); }
+
+bool ChunkStore::current(Id chunk) const {
+  return !state_->on_host.at(chunk) || state_->copy_of(chunk).get() == contents_of(chunk, version(chunk));
+}
+
+std::vector<Id> ChunkStore::slot_contents() const {
+  std::vector<Id> result(state_->held.size(), -1);
+  for (Id chunk = 0; chunk < static_cast<Id>(state_->chunks.size()); ++chunk) {
+    if (state_->slot[chunk] >= 0 && current(chunk)) result[state_->slot[chunk]] = chunk;
+  }
+  return result;
+}
+
+void ChunkStore::forget_copies() { state_->forget(); }
+
+void ChunkStore::load_stale_homes() {
+  for (Id chunk = 0; chunk < static_cast<Id>(state_->chunks.size()); ++chunk) {
+    if (!state_->has_home(chunk) || current(chunk)) continue;
+    const Range to = state_->layout.find(state_->weights[chunk]), from = home(chunk, Part::kWeight);
+    PROTRAIN_CHECK(to.bytes == from.bytes, "chunk {}: {} bytes for {}", chunk, from.bytes, to.bytes);
+    state_->copy(to, at(to), at(from));
+    loaded(chunk);
+  }
+}
+
+bool ChunkStore::pending() const { return state_->pending; }
+void ChunkStore::set_pending(bool pending) { state_->pending = pending; }
 
 }  // namespace protrain

@@ -1,8 +1,8 @@
 // Owns where every byte of weights and optimizer state of this process lives. Knows no tensor.
 //
-// Thread safety: const methods any thread; read and write not while a schedule runs.
+// Thread safety: const methods any thread; version(), raise_version(), loaded(), current() any thread too, calls that
+// concern one chunk or slot ordered by the caller. The rest not while a schedule runs.
 #pragma once
-#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,12 +14,10 @@
 
 namespace protrain {
 
-// One a tier that the layout uses (kDevice, kPinned, kPageable); null where it has no bytes.
-using Arenas = std::array<Arena*, 4>;
-
 class ChunkStore {
  public:
-  // The store keeps references: all of these outlive it.
+  // The store keeps references: all of these outlive it. Acquires the whole-run regions of every tier; the destructor
+  // releases them.
   ChunkStore(const ModelSpec&, const std::vector<Chunk>&, const Layout&, const RunShape&, const Plan&, Device&,
              const Arenas&);
   ~ChunkStore();
@@ -47,10 +45,19 @@ class ChunkStore {
   // ParameterBytes.
   std::vector<ParameterBytes> bind(Id block, bool first) const;
 
-  // Counts the updates applied to a chunk, and of which the host knows: StepRunner's books.
+  // Note [Versions]: a kCpu chunk's weight has its truth on the host and a copy on the device, in its home or its slot.
+  // The version rises with every change of the host's weight; a copy is good for the version that it was loaded from.
+  // So a block that would run on a stale slot is found, and a load is left out only on a full match.
   std::int64_t version(Id chunk) const;
-  void set_version(Id chunk, std::int64_t update);
-  bool pending() const;
+  void raise_version(Id chunk);
+  void loaded(Id chunk);         // the copy of its present weight has been issued
+  bool current(Id chunk) const;  // what bind() names holds the present weight; always so for kResident chunks
+  // By body slot: the chunk whose present weight it holds; -1 none. Empty if there are no slots.
+  std::vector<Id> slot_contents() const;
+  void forget_copies();     // a copy has failed, who knows which: all are stale
+  void load_stale_homes();  // synchronous; slots are left as they are
+
+  bool pending() const;  // StepRunner's flag: host weights wait for an update
   void set_pending(bool);
 
  private:

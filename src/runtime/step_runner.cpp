@@ -1,23 +1,26 @@
 #include "runtime/step_runner.h"
 
-#include <cstring>
-#include <deque>
+#include <algorithm>
+#include <list>
 #include <utility>
 
 #include "base/error.h"
 #include "runtime/task_runners.h"
+#include "schedule/schedule.h"
 
 namespace protrain {
 
 namespace {
 
+// Schedules are kept for the steps to come: planned shapes x batch slots x what is pending and in the slots, which is
+// the same from step to step but for a few at the start and around evaluations.
+constexpr std::size_t kMostSchedules = 32;
+
 // Saved sets hold addresses of this step: none survives it, however it ends.
 class SavedScope {
  public:
   explicit SavedScope(StepContext& context) : context_(context) {}
-  ~SavedScope() {
-    for (auto& saved : context_.saved) saved = nullptr;
-  }
+  ~SavedScope() { context_.saved.clear(); }
   SavedScope(const SavedScope&) = delete;
   SavedScope& operator=(const SavedScope&) = delete;
 
@@ -25,65 +28,122 @@ class SavedScope {
   StepContext& context_;
 };
 
+// Slots that hold nothing need not be named.
+std::vector<Id> trimmed(std::vector<Id> slots) {
+  while (!slots.empty() && slots.back() < 0) slots.pop_back();
+  return slots;
+}
+
+std::vector<Id> host_chunks(const Plan& plan) {
+  std::vector<Id> chunks;
+  for (Id chunk = 0; chunk < static_cast<Id>(plan.place.size()); ++chunk) {
+    if (plan.place[chunk] == UpdatePlace::kCpu) chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
 }  // namespace
 
 struct StepRunner::State {
   const RunShape& shape;
+  const Profile& profile;
   const Plan& plan;
   const AdamWOptions options;
+  const std::vector<Id> updated_on_host;  // all chunks of place kCpu
   StepContext context;
   TaskRunners runners;
   Executor executor;
-  std::deque<std::pair<StepShape, Schedule>> schedules;  // few: planned shapes x slots; addresses stay
+  std::vector<Id> pending;   // chunks still to be updated from context.pending_scalars and pending_slot; ascending
+  bool updated_now = false;  // the last run has updated a chunk on the host, by its own gradient
+  std::list<std::pair<StepShape, Schedule>> schedules;  // most recent first
+  const Schedule* last = nullptr;
 
-  State(ChunkStore& store, const std::vector<Chunk>& chunks, const RunShape& shape_in, const Plan& plan_in,
-        const Layout& layout, Device& device, std::vector<std::unique_ptr<Block>> blocks, UpdateKernels& kernels,
-        const AdamWOptions& options_in, std::byte* pinned_arena)
+  State(ChunkStore& store, const std::vector<Chunk>& chunks, const RunShape& shape_in, const Profile& profile_in,
+        const Plan& plan_in, const Layout& layout, Device& device, std::vector<std::unique_ptr<Block>> blocks,
+        UpdateKernels& device_kernels, UpdateKernels* host_kernels, const AdamWOptions& options_in,
+        const Arenas& arenas)
       : shape(shape_in),
+        profile(profile_in),
         plan(plan_in),
         options(options_in),
-        context{store, chunks, layout, kernels, pinned_arena, std::move(blocks), Graph::kTrain, {}, {}, {}, {}, 0},
+        updated_on_host(host_chunks(plan_in)),
+        context{store, chunks, layout, device_kernels, host_kernels, std::move(blocks), {}, {}, {}, {}, 0, 0},
         runners(context),
-        executor(device, runners.table()) {
+        executor(device, runners.table(), arenas) {
     PROTRAIN_CHECK(context.blocks.size() == store.spec().blocks.size(), "{} blocks for {}", context.blocks.size(),
                    store.spec().blocks.size());
-    context.saved.resize(context.blocks.size());
+    PROTRAIN_CHECK(host_kernels != nullptr || updated_on_host.empty(), "the plan updates on the host, by no kernels");
   }
 
-  void set_up(const StepShape& step, const StepInputs& inputs) {
-    const Layout& layout = context.layout;
-    const Bytes batch_bytes = batch_layout(step.batch).bytes;
-    std::byte* staging = context.at(layout.find(Region::kBatchStaging, step.batch_slot));
-    const std::byte* batch = context.at(layout.find(Region::kBatch, step.batch_slot));
-    if (inputs.host_batch != nullptr && inputs.host_batch != staging) {
-      std::memcpy(staging, inputs.host_batch, static_cast<std::size_t>(batch_bytes * step.micro_batches));
+  const Schedule& schedule(const StepShape& step) {
+    const auto found =
+        std::find_if(schedules.begin(), schedules.end(), [&](const auto& entry) { return entry.first == step; });
+    if (found != schedules.end()) {
+      schedules.splice(schedules.begin(), schedules, found);
+      return found->second;
     }
-    const bool training = step.graph == Graph::kTrain;
-    context.graph = step.graph;
-    context.contexts.clear();
-    for (Id i = 0; i < step.micro_batches; ++i) {
-      Context one;
-      one.shape = step.batch;
-      one.batch = batch + i * batch_bytes;
-      one.host_batch = staging + i * batch_bytes;
-      one.dropout_key = inputs.dropout_key;
-      one.loss_scale = training ? 1.0 / static_cast<double>(inputs.supervised_tokens) : 0;
-      one.training = training;
-      context.contexts.push_back(one);
+    Schedule made = expand(context.store.spec(), context.chunks, shape, profile, plan, context.layout, step);
+    const std::string conflict = race(made);
+    PROTRAIN_CHECK(conflict.empty(), "{}", conflict);
+    schedules.emplace_front(step, std::move(made));
+    if (schedules.size() > kMostSchedules) {
+      if (last == &schedules.back().second) last = nullptr;
+      schedules.pop_back();
     }
-    context.max_norm = inputs.max_norm;
-    if (training) {
-      context.decayed = make_adamw_step(options, inputs.learning_rate, inputs.weight_decay, inputs.update);
-      context.plain = make_adamw_step(options, inputs.learning_rate, 0, inputs.update);
+    return schedules.front().second;
+  }
+
+  // What the graph before has left behind.
+  StepShape with_books(StepShape step) const {
+    step.pending = pending;
+    step.pending_slot = pending.empty() ? 0 : context.pending_slot;
+    step.slots = context.store.slot_contents();
+    return step;
+  }
+
+  // Runs the graph and keeps the books, however it ends.
+  RunResult run(const Schedule& tasks, const RunOptions& run_options) {
+    ChunkStore& store = context.store;
+    store.load_stale_homes();
+    const SavedScope scope(context);
+    RunResult result;
+    try {
+      result = executor.run(tasks, run_options);
+    } catch (...) {
+      store.forget_copies();
+      settle(tasks);
+      throw;
     }
+    settle(tasks);
+    if (!result.abandoned) {
+      PROTRAIN_CHECK(pending.empty(), "{} pending updates were left out", pending.size());
+      PROTRAIN_CHECK(trimmed(store.slot_contents()) == trimmed(tasks.slots_after),
+                     "the slots do not hold what the schedule says");
+    }
+    return result;
+  }
+
+  void settle(const Schedule& tasks) {
+    updated_now = false;
+    for (std::size_t id = 0; id < tasks.tasks.size(); ++id) {
+      const Task& task = tasks.tasks[id];
+      if (task.op != Op::kUpdate || task.lane != Lane::kCpuUpdate || !executor.completed().at(id)) continue;
+      if (task.pending) {
+        std::erase(pending, task.chunk);
+      } else {
+        updated_now = true;
+      }
+    }
+    context.store.set_pending(!pending.empty());
   }
 };
 
-StepRunner::StepRunner(ChunkStore& store, const std::vector<Chunk>& chunks, const RunShape& shape, const Plan& plan,
-                       const Layout& layout, Device& device, std::vector<std::unique_ptr<Block>> blocks,
-                       UpdateKernels& kernels, const AdamWOptions& options, std::byte* pinned_arena)
-    : state_(std::make_unique<State>(store, chunks, shape, plan, layout, device, std::move(blocks), kernels, options,
-                                     pinned_arena)) {}
+StepRunner::StepRunner(ChunkStore& store, const std::vector<Chunk>& chunks, const RunShape& shape,
+                       const Profile& profile, const Plan& plan, const Layout& layout, Device& device,
+                       std::vector<std::unique_ptr<Block>> blocks, UpdateKernels& device_kernels,
+                       UpdateKernels* host_kernels, const AdamWOptions& options, const Arenas& arenas)
+    : state_(std::make_unique<State>(store, chunks, shape, profile, plan, layout, device, std::move(blocks),
+                                     device_kernels, host_kernels, options, arenas)) {}
 
 StepRunner::~StepRunner() = default;
 
@@ -91,32 +151,56 @@ std::byte* StepRunner::batch_staging(int slot) {
   return state_->context.at(state_->context.layout.find(Region::kBatchStaging, slot));
 }
 
-const Schedule& StepRunner::schedule(const StepShape& step) {
-  for (const auto& [shape, schedule] : state_->schedules) {
-    if (shape == step) return schedule;
-  }
-  const StepContext& context = state_->context;
-  Schedule made = expand(context.store.spec(), context.chunks, state_->shape, state_->plan, context.layout, step);
-  const std::string found = race(made);
-  PROTRAIN_CHECK(found.empty(), "{}", found);
-  return state_->schedules.emplace_back(step, std::move(made)).second;
-}
-
-StepOutputs StepRunner::step(const StepShape& step, const StepInputs& inputs, const RunOptions& options) {
+StepOutputs StepRunner::step(const StepRequest& request, const StepInputs& inputs, const RunOptions& options) {
+  State& state = *state_;
+  const bool training = request.graph == Graph::kTrain;
+  PROTRAIN_CHECK(training || request.graph == Graph::kEvaluate, "step() trains or evaluates");
   StepOutputs outputs;
-  if (step.graph == Graph::kTrain && inputs.supervised_tokens == 0) {
+  if (training && inputs.supervised_tokens == 0) {
     outputs.control.skip = 1;
     return outputs;
   }
-  const Schedule& tasks = schedule(step);  // checks that the step fits the layout before anything is written
-  StepContext& context = state_->context;
-  state_->set_up(step, inputs);
-  const SavedScope scope(context);
-  outputs.run = state_->executor.run(tasks, options);
-  if (!outputs.run.abandoned) {
-    std::memcpy(&outputs.control, context.at(context.layout.find(Region::kResults)), sizeof(StepControl));
+  if (!training) drain();
+
+  StepShape step;
+  step.graph = request.graph;
+  step.batch = request.batch;
+  step.micro_batches = request.micro_batches;
+  step.batch_slot = request.batch_slot;
+  step.clip = !training || inputs.max_norm > 0;
+  // Expanding checks that the step fits the layout, before anything is written.
+  const Schedule& tasks = state.schedule(state.with_books(step));
+  state.last = &tasks;
+  StepContext& context = state.context;
+  context.set_up(step, inputs, state.options);
+  outputs.run = state.run(tasks, options);
+  if (outputs.run.abandoned) return outputs;
+
+  outputs.control = context.results(step.batch_slot);
+  outputs.updated_early = state.updated_now && context.results(kResultsOfLosses).skip == 0;
+  if (training && step.clip && outputs.control.skip == 0) {
+    state.pending = state.updated_on_host;
+    context.pending_scalars = context.scalars;
+    context.pending_slot = step.batch_slot;
+    context.store.set_pending(!state.pending.empty());
   }
   return outputs;
+}
+
+void StepRunner::drain() {
+  State& state = *state_;
+  if (state.pending.empty()) return;
+  StepShape step;
+  step.graph = Graph::kDrain;
+  step.batch = state.shape.train_shapes.at(0);
+  state.run(state.schedule(state.with_books(step)), {});
+}
+
+bool StepRunner::pending() const { return !state_->pending.empty(); }
+
+const Schedule& StepRunner::last_schedule() const {
+  PROTRAIN_CHECK(state_->last != nullptr, "no step has run");
+  return *state_->last;
 }
 
 Block& StepRunner::block(Id id) { return *state_->context.blocks.at(id); }

@@ -37,14 +37,14 @@ struct StepOutputs {
 };
 
 // Note [Pending updates]: with clipping, chunks of place kCpu are updated under the next step's forward, from the
-// gradient, scalars and control of the step before. The runner keeps those, and which chunks are still to be done: a step
-// that is abandoned half way leaves the rest to the next one or to drain(). A skipped step leaves nothing pending.
+// gradient, scalars and control of the step before. The runner keeps those, and which chunks are still to be done: a
+// step that is abandoned half way leaves the rest to the next one or to drain(). A skipped step leaves nothing pending.
 class StepRunner {
  public:
   // All references outlive it. `host_kernels` run the kCpu updates, on the cpu_update lane's thread; null if there are
   // none.
-  StepRunner(ChunkStore&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&, const Layout&, Device&,
-             std::vector<std::unique_ptr<Block>>, UpdateKernels& device_kernels, UpdateKernels* host_kernels,
+  StepRunner(ChunkStore&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&, const Layout&,
+             Device&, std::vector<std::unique_ptr<Block>>, UpdateKernels& device_kernels, UpdateKernels* host_kernels,
              const AdamWOptions&, const Arenas&);
   ~StepRunner();
 

@@ -1,10 +1,10 @@
 #include "runtime/task_runners.h"
 
-#include <array>
 #include <functional>
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/block_runner.h"
 
 namespace protrain {
 
@@ -24,58 +24,16 @@ class FunctionRunner final : public TaskRunner {
   Function function_;
 };
 
-class BlockRunner final : public TaskRunner {
- public:
-  explicit BlockRunner(StepContext& context) : context_(context) {
-    const ChunkStore& store = context.store;
-    for (Id block = 0; block < static_cast<Id>(store.spec().blocks.size()); ++block) {
-      bound_.push_back({store.bind(block, false), store.bind(block, true), store.bind(block, false)});
-      for (ParameterBytes& parameter : bound_.back()[kNoGradient]) parameter.gradient = nullptr;
-    }
-  }
-
-  void run(const Task& task, Stream& stream) override {
-    const Invocation& what = task.what;
-    const auto address = [&](const Range& range) { return range.bytes > 0 ? context_.at(range) : nullptr; };
-    const int kind = context_.graph == Graph::kEvaluate ? kNoGradient : what.micro_batch == 0 ? kFirst : kAdding;
-
-    BlockCall call;
-    call.what = what;
-    call.context = &context_.contexts.at(what.micro_batch);
-    call.parameters = bound_.at(what.block)[kind];
-    call.stream = &stream;
-    call.input = address(task.block.input);
-    call.output = address(task.block.output);
-    call.output_gradient = address(task.block.output_gradient);
-    call.input_gradient = address(task.block.input_gradient);
-
-    Block& block = *context_.blocks.at(what.block);
-    auto& saved = context_.saved.at(what.block);
-    if (what.pass == Pass::kBackward) {
-      block.backward(call, std::move(saved));
-      saved = nullptr;
-    } else {
-      PROTRAIN_CHECK(saved == nullptr, "{} would drop a saved set that no backward has used", task.name);
-      saved = block.forward(call);
-      PROTRAIN_CHECK(what.pass == Pass::kForwardKeep || saved == nullptr, "{} kept a saved set", task.name);
-    }
-  }
-
- private:
-  enum { kNoGradient, kFirst, kAdding };
-  StepContext& context_;
-  std::vector<std::array<std::vector<ParameterBytes>, 3>> bound_;
-};
-
 // Neighbours in a chunk that elementwise work may take as one array: no gap between them, and the same decay.
 struct Stretch {
   std::int64_t offset = 0;
   std::int64_t elements = 0;
   bool decay = false;
 };
+using Stretches = std::vector<std::vector<Stretch>>;  // by chunk
 
-std::vector<std::vector<Stretch>> stretches(const ModelSpec& spec, const std::vector<Chunk>& chunks) {
-  std::vector<std::vector<Stretch>> all;
+Stretches stretches(const ModelSpec& spec, const std::vector<Chunk>& chunks) {
+  Stretches all;
   for (const Chunk& chunk : chunks) {
     auto& own = all.emplace_back();
     for (std::size_t i = 0; i < chunk.parameters.size(); ++i) {
@@ -92,76 +50,114 @@ std::vector<std::vector<Stretch>> stretches(const ModelSpec& spec, const std::ve
   return all;
 }
 
+bool lies_in(const Range& range, const Range& whole) {
+  return range.tier == whole.tier && range.offset >= whole.offset &&
+         range.offset + range.bytes <= whole.offset + whole.bytes;
+}
+
+void copy(StepContext& context, const Task& task, Stream& stream) {
+  const Range& from = task.access.at(0).range;
+  const Range& to = task.access.at(1).range;
+  PROTRAIN_CHECK(from.bytes == to.bytes, "{}: {} bytes to {}", task.name, from.bytes, to.bytes);
+  stream.copy(context.at(to), context.at(from), from.bytes);
+  // The host's weight cannot change before this copy has read it, so its version now is that of the bytes.
+  if (task.chunk >= 0 && to.tier == Tier::kDevice) context.store.loaded(task.chunk);
+}
+
+void round(StepContext& context, const Stretches& pieces, const Task& task, Stream& stream) {
+  const auto* sums = reinterpret_cast<const float*>(context.at(task.access.at(0).range));
+  auto* wire = reinterpret_cast<std::uint16_t*>(context.at(task.access.at(1).range));
+  for (const Stretch& piece : pieces.at(task.chunk)) {
+    context.device_kernels.round_gradient(stream, sums + piece.offset, wire + piece.offset, piece.elements);
+  }
+}
+
+void norm(StepContext& context, const Task& task, Stream& stream) {
+  const DType type = context.store.compute();
+  const std::byte* wire = context.at(task.access.at(0).range);
+  auto* norms = reinterpret_cast<double*>(context.at(context.layout.find(Region::kNorms, 0)));
+  auto* partial = reinterpret_cast<double*>(context.at(context.layout.find(Region::kNorms, 1)));
+  const Chunk& chunk = context.chunks.at(task.chunk);
+  for (std::size_t i = 0; i < chunk.parameters.size(); ++i) {
+    const Id id = chunk.parameters[i];
+    context.device_kernels.squared_norm(stream, wire + chunk.offsets[i] * size_of(type), type,
+                                        context.store.spec().parameters[id].elements(), partial, norms + id);
+  }
+}
+
+// The task's ranges say what it sums up: norms and losses, or (evaluation, updates during backward) losses alone.
+void finish_norm(StepContext& context, const Task& task, Stream& stream) {
+  const Range all_norms = context.layout.find(Region::kNorms, 0), all_losses = context.layout.find(Region::kLosses);
+  const double *norms = nullptr, *losses = nullptr;
+  std::int64_t tensors = 0, n_losses = 0;
+  StepControl* control = nullptr;
+  for (const Access& access : task.access) {
+    const auto count = static_cast<std::int64_t>(access.range.bytes / Bytes{sizeof(double)});
+    if (access.writes) {
+      control = reinterpret_cast<StepControl*>(context.at(access.range));
+    } else if (lies_in(access.range, all_norms)) {
+      norms = reinterpret_cast<const double*>(context.at(access.range));
+      tensors = count;
+    } else if (lies_in(access.range, all_losses)) {
+      losses = reinterpret_cast<const double*>(context.at(access.range));
+      n_losses = count;
+    }
+  }
+  PROTRAIN_CHECK(control != nullptr && n_losses > 0, "{} names no control or no losses", task.name);
+  context.device_kernels.finish_norm(stream, norms, tensors, losses, n_losses, tensors > 0 ? context.max_norm : 0,
+                                     control);
+}
+
+void update(StepContext& context, const Stretches& pieces, const Task& task, Stream& stream) {
+  ChunkStore& store = context.store;
+  const bool on_host = task.lane == Lane::kCpuUpdate;
+  UpdateKernels* kernels = on_host ? context.host_kernels : &context.device_kernels;
+  PROTRAIN_CHECK(kernels != nullptr, "{}: there are no host kernels", task.name);
+  const Range control = !on_host       ? context.layout.find(Region::kControl, 0)
+                        : task.pending ? context.layout.find(Region::kResults, context.pending_slot)
+                                       : context.layout.find(Region::kResults, kResultsOfLosses);
+  const UpdateScalars& scalars = task.pending ? context.pending_scalars : context.scalars;
+  const auto part = [&](Part part, std::int64_t element) {
+    const Range home = store.home(task.chunk, part);
+    PROTRAIN_CHECK((home.tier != Tier::kDevice) == on_host, "{}: {} is in tier {}", task.name, part_name(part),
+                   static_cast<int>(home.tier));
+    return store.at(home) + element * size_of(part_dtype(part, store.compute()));
+  };
+  for (const Stretch& piece : pieces.at(task.chunk)) {
+    StateBytes state;
+    state.weight = part(Part::kWeight, piece.offset);
+    if (store.has(task.chunk, Part::kResidual)) {
+      state.residual = reinterpret_cast<std::int16_t*>(part(Part::kResidual, piece.offset));
+    }
+    state.m = reinterpret_cast<float*>(part(Part::kM, piece.offset));
+    state.v = reinterpret_cast<float*>(part(Part::kV, piece.offset));
+    state.gradient = part(Part::kGradient, piece.offset);
+    state.n = piece.elements;
+    kernels->adamw(stream, piece.decay ? scalars.decayed : scalars.plain,
+                   reinterpret_cast<const StepControl*>(context.at(control)), store.compute(), state);
+  }
+  if (on_host) store.raise_version(task.chunk);
+}
+
 }  // namespace
 
 TaskRunners::TaskRunners(StepContext& context) {
-  const auto set = [this](Op op, std::unique_ptr<TaskRunner> runner) {
+  const auto set = [&](Op op, std::unique_ptr<TaskRunner> runner) {
     table_[static_cast<std::size_t>(op)] = runner.get();
     owned_.push_back(std::move(runner));
   };
-  const auto function = [&set](Op op, FunctionRunner::Function run) {
+  const auto function = [&](Op op, FunctionRunner::Function run) {
     set(op, std::make_unique<FunctionRunner>(std::move(run)));
   };
-  const auto part = [&context](Id chunk, Part part, std::int64_t element) {
-    return context.store.at(context.store.home(chunk, part)) +
-           element * size_of(part_dtype(part, context.store.compute()));
-  };
-  const auto pieces =
-      std::make_shared<const std::vector<std::vector<Stretch>>>(stretches(context.store.spec(), context.chunks));
+  const auto pieces = std::make_shared<const Stretches>(stretches(context.store.spec(), context.chunks));
 
   set(Op::kRunBlock, std::make_unique<BlockRunner>(context));
-
-  function(Op::kCopy, [&context](const Task& task, Stream& stream) {
-    const Range& from = task.access.at(0).range;
-    const Range& to = task.access.at(1).range;
-    PROTRAIN_CHECK(from.bytes == to.bytes, "{}: {} bytes to {}", task.name, from.bytes, to.bytes);
-    stream.copy(context.at(to), context.at(from), from.bytes);
-  });
-
-  function(Op::kRound, [&context, part, pieces](const Task& task, Stream& stream) {
-    for (const Stretch& piece : pieces->at(task.chunk)) {
-      context.kernels.round_gradient(
-          stream, reinterpret_cast<const float*>(part(task.chunk, Part::kAccumulator, piece.offset)),
-          reinterpret_cast<std::uint16_t*>(part(task.chunk, Part::kGradient, piece.offset)), piece.elements);
-    }
-  });
-
-  function(Op::kNorm, [&context, part](const Task& task, Stream& stream) {
-    const Chunk& chunk = context.chunks.at(task.chunk);
-    auto* norms = reinterpret_cast<double*>(context.at(context.layout.find(Region::kNorms, 0)));
-    auto* partial = reinterpret_cast<double*>(context.at(context.layout.find(Region::kNorms, 1)));
-    for (std::size_t i = 0; i < chunk.parameters.size(); ++i) {
-      const Id id = chunk.parameters[i];
-      context.kernels.squared_norm(stream, part(task.chunk, Part::kGradient, chunk.offsets[i]), context.store.compute(),
-                                   context.store.spec().parameters[id].elements(), partial, norms + id);
-    }
-  });
-
-  function(Op::kFinishNorm, [&context](const Task&, Stream& stream) {
-    const auto* norms = reinterpret_cast<const double*>(context.at(context.layout.find(Region::kNorms, 0)));
-    const auto* losses = reinterpret_cast<const double*>(context.at(context.layout.find(Region::kLosses)));
-    auto* control = reinterpret_cast<StepControl*>(context.at(context.layout.find(Region::kControl)));
-    const auto tensors = static_cast<std::int64_t>(context.store.spec().parameters.size());
-    context.kernels.finish_norm(stream, norms, context.graph == Graph::kTrain ? tensors : 0, losses,
-                                static_cast<std::int64_t>(context.contexts.size()), context.max_norm, control);
-  });
-
-  function(Op::kUpdate, [&context, part, pieces](const Task& task, Stream& stream) {
-    const auto* control = reinterpret_cast<const StepControl*>(context.at(context.layout.find(Region::kControl)));
-    for (const Stretch& piece : pieces->at(task.chunk)) {
-      StateBytes state;
-      state.weight = part(task.chunk, Part::kWeight, piece.offset);
-      if (context.store.has(task.chunk, Part::kResidual)) {
-        state.residual = reinterpret_cast<std::int16_t*>(part(task.chunk, Part::kResidual, piece.offset));
-      }
-      state.m = reinterpret_cast<float*>(part(task.chunk, Part::kM, piece.offset));
-      state.v = reinterpret_cast<float*>(part(task.chunk, Part::kV, piece.offset));
-      state.gradient = part(task.chunk, Part::kGradient, piece.offset);
-      state.n = piece.elements;
-      context.kernels.adamw(stream, piece.decay ? context.decayed : context.plain, control, context.store.compute(),
-                            state);
-    }
-  });
+  function(Op::kCopy, [&context](const Task& task, Stream& stream) { copy(context, task, stream); });
+  function(Op::kRound, [&context, pieces](const Task& task, Stream& stream) { round(context, *pieces, task, stream); });
+  function(Op::kNorm, [&context](const Task& task, Stream& stream) { norm(context, task, stream); });
+  function(Op::kFinishNorm, [&context](const Task& task, Stream& stream) { finish_norm(context, task, stream); });
+  function(Op::kUpdate,
+           [&context, pieces](const Task& task, Stream& stream) { update(context, *pieces, task, stream); });
 }
 
 TaskRunners::~TaskRunners() = default;

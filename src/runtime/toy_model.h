@@ -1,6 +1,7 @@
 // A model small enough to check by hand, for tests of what runs blocks: no LibTorch, same contracts as real blocks.
-// Every block reads and writes every byte that it is given. Results leave through asynchronous copies, so that a
-// missing wait shows. Not thread-safe, like all blocks.
+// Every block reads and writes every byte that it is given, its workspace included, and keeps its saved set in the
+// bytes given for it: a transfer that comes late, or to the wrong place, changes the result. Results leave through
+// asynchronous copies, so that a missing wait shows. Not thread-safe, like all blocks.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -11,6 +12,7 @@
 
 #include "base/error.h"
 #include "block/block.h"
+#include "plan/profile.h"
 
 namespace protrain::toy {
 
@@ -65,7 +67,7 @@ inline ModelSpec make_spec(Id layers, bool tied) {
   const Id table = add("table", {kVocabulary, kHidden}, true, false);
   for (Id layer = 0; layer < layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
-    spec.blocks.push_back({BlockKind::kLayer, layer, "layer", {}});
+    spec.blocks.push_back({BlockKind::kLayer, layer, layer % 2 == 0 ? "layer" : "odd layer", {}});
     add(prefix + "scale", {kHidden}, false, false);
     add(prefix + "shift", {kHidden}, false, true);
     add(prefix + "wide", {kWide}, true, false);
@@ -80,12 +82,61 @@ inline ModelSpec make_spec(Id layers, bool tied) {
   return spec;
 }
 
+// What a call keeps and what it needs meanwhile: its CallMemory. All of it is fp32.
+inline CallMemory call_memory(const BlockSpec& block, Pass pass, bool light, std::int64_t tokens) {
+  const Bytes activations = 4 * tokens * kHidden;
+  CallMemory memory;
+  switch (block.kind) {
+    case BlockKind::kEmbedding:
+      memory.workspace = pass == Pass::kBackward ? 4 * kVocabulary * kHidden : activations;
+      break;
+    case BlockKind::kLayer:
+      if (pass == Pass::kForwardKeep) memory.saved = light ? activations : 2 * activations;
+      memory.workspace = (pass == Pass::kBackward ? 2 : 1) * activations + (block.layer % 2 == 0 ? 0 : activations);
+      break;
+    case BlockKind::kHead: memory.workspace = 4 * tokens + (pass == Pass::kBackward ? activations : 0); break;
+  }
+  memory.workspace_bound = memory.workspace;
+  return memory;
+}
+
+inline Profile make_profile(const ModelSpec& spec, const std::vector<BatchShape>& train_shapes,
+                            const std::vector<BatchShape>& eval_shapes) {
+  Profile profile;
+  profile.library_workspace = 700;
+  profile.tables = 1300;
+  const auto add = [&](const BlockSpec& block, const BatchShape& shape, bool training) {
+    for (const Pass pass : {Pass::kForward, Pass::kForwardKeep, Pass::kBackward}) {
+      for (const bool light : {false, true}) {
+        profile.calls.push_back(
+            {{block.trace, pass, light, shape, training}, call_memory(block, pass, light, shape.tokens())});
+      }
+    }
+  };
+  for (const BlockSpec& block : spec.blocks) {
+    for (const BatchShape& shape : train_shapes) add(block, shape, true);
+    for (const BatchShape& shape : eval_shapes) add(block, shape, false);
+  }
+  return profile;
+}
+
 class ToyBlock : public Block {
  public:
   ToyBlock(const BlockSpec& spec, DType compute) : spec_(spec), compute_(compute) {}
   const BlockSpec& spec() const override { return spec_; }
 
  protected:
+  // Runs the call's work when the stream has come to it, and checks that it has used its whole workspace.
+  template <typename Fn>
+  void run(const BlockCall& call, const Fn& fn) {
+    call.stream->call([&] {
+      retire();
+      used_ = 0;
+      fn(call.context->shape.tokens() * kHidden);
+      const Bytes all = call_memory(spec_, call.what.pass, call.what.light, call.context->shape.tokens()).workspace;
+      PROTRAIN_CHECK(used_ == all, "{} of {} bytes of workspace were used", used_, all);
+    });
+  }
   // Issues a copy of these values; the buffer lives until the stream is known to be past it.
   void emit(Stream& stream, std::byte* to, DType type, const std::vector<float>& values) {
     std::vector<std::byte>& bytes = pending_.emplace_back(values.size() * static_cast<std::size_t>(size_of(type)));
@@ -102,7 +153,19 @@ class ToyBlock : public Block {
     }
     emit(stream, parameter.gradient, parameter.gradient_dtype, values);
   }
-  void retire() { pending_.clear(); }  // inside Stream::call: earlier work is done
+  // The values, after a stay in the next bytes of the workspace.
+  std::vector<float> through_workspace(const BlockCall& call, const std::vector<float>& values) {
+    std::byte* const at = call.workspace + used_;
+    used_ += static_cast<Bytes>(4 * values.size());
+    emit(*call.stream, at, DType::kF32, values);
+    call.stream->call([] {});
+    return floats(at, static_cast<std::int64_t>(values.size()));
+  }
+  static std::vector<float> floats(const std::byte* from, std::int64_t count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    std::memcpy(values.data(), from, 4 * values.size());
+    return values;
+  }
 
   static std::int32_t token(const std::byte* batch, Bytes array, std::int64_t t) {
     std::int32_t value;
@@ -114,7 +177,10 @@ class ToyBlock : public Block {
   const DType compute_;
 
  private:
+  void retire() { pending_.clear(); }  // inside Stream::call: earlier work is done
+
   std::vector<std::vector<std::byte>> pending_;
+  Bytes used_ = 0;
 };
 
 // y[t] = table[token[t]], plus a "dropout" that depends on the key.
@@ -122,82 +188,88 @@ class Embedding final : public ToyBlock {
  public:
   using ToyBlock::ToyBlock;
   std::unique_ptr<SavedGraph> forward(const BlockCall& call) override {
-    call.stream->call([&] {
-      retire();
-      const std::int64_t tokens = call.context->shape.tokens();
-      std::vector<float> y(tokens * kHidden);
-      for (std::int64_t t = 0; t < tokens; ++t) {
+    run(call, [&](std::int64_t n) {
+      std::vector<float> y(n);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t t = i / kHidden, position = call.what.micro_batch * n / kHidden + t;
         const std::int32_t id = token(call.context->batch, 0, t);
-        const std::int64_t position = call.what.micro_batch * tokens + t;
         const bool bump = call.context->training && ((call.context->dropout_key >> (position % 64)) & 1) != 0;
-        for (std::int64_t j = 0; j < kHidden; ++j) {
-          y[t * kHidden + j] = load(call.parameters[0].weight, compute_, id * kHidden + j) + (bump ? 0.125f : 0.0f);
-        }
+        y[i] = load(call.parameters[0].weight, compute_, id * kHidden + i % kHidden) + (bump ? 0.125f : 0.0f);
       }
-      emit(*call.stream, call.output, compute_, y);
+      emit(*call.stream, call.output, compute_, through_workspace(call, y));
     });
     return nullptr;
   }
   void backward(const BlockCall& call, std::unique_ptr<SavedGraph>) override {
-    call.stream->call([&] {
-      retire();
+    run(call, [&](std::int64_t n) {
       std::vector<float> gradient(kVocabulary * kHidden);
-      for (std::int64_t t = 0; t < call.context->shape.tokens(); ++t) {
-        const std::int32_t id = token(call.context->batch, 0, t);
-        for (std::int64_t j = 0; j < kHidden; ++j) {
-          gradient[id * kHidden + j] += load(call.output_gradient, compute_, t * kHidden + j);
-        }
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int32_t id = token(call.context->batch, 0, i / kHidden);
+        gradient[id * kHidden + i % kHidden] += load(call.output_gradient, compute_, i);
       }
-      emit_gradient(*call.stream, call.parameters[0], std::move(gradient));
+      emit_gradient(*call.stream, call.parameters[0], through_workspace(call, gradient));
     });
   }
 };
 
-// u = x * scale + shift + wide[...]; y = x + u^2 / 8.
+// u = x * scale + shift + wide[...]; y = x + u^2 / 8. Saved: u, and unless light, u / 4.
 class Layer final : public ToyBlock {
  public:
   using ToyBlock::ToyBlock;
+  // As an autograd graph: addresses.
   struct Saved final : SavedGraph {
-    std::vector<float> x, u;
+    const std::byte *saved = nullptr, *input = nullptr;
+    bool light = false;
   };
   std::unique_ptr<SavedGraph> forward(const BlockCall& call) override {
-    auto saved = std::make_unique<Saved>();
-    call.stream->call([&] {
-      retire();
-      const std::int64_t n = call.context->shape.tokens() * kHidden;
-      std::vector<float> y(n);
+    run(call, [&](std::int64_t n) {
+      std::vector<float> u(n), slope(n), y(n);
       for (std::int64_t i = 0; i < n; ++i) {
-        const float x = load(call.input, compute_, i);
-        const float u = x * load(call.parameters[0].weight, compute_, i % kHidden) +
-                        load(call.parameters[1].weight, compute_, i % kHidden) +
-                        load(call.parameters[2].weight, compute_, i % kWide);
-        saved->x.push_back(x);
-        saved->u.push_back(u);
-        y[i] = x + u * u * 0.125f;
+        u[i] = load(call.input, compute_, i) * load(call.parameters[0].weight, compute_, i % kHidden) +
+               load(call.parameters[1].weight, compute_, i % kHidden) +
+               load(call.parameters[2].weight, compute_, i % kWide);
       }
+      u = through_workspace(call, u);
+      for (std::int64_t i = 0; i < n; ++i) {
+        slope[i] = u[i] * 0.25f;
+        y[i] = load(call.input, compute_, i) + u[i] * u[i] * 0.125f;
+      }
+      if (spec_.layer % 2 != 0) y = through_workspace(call, y);
       if (call.output != nullptr) emit(*call.stream, call.output, compute_, y);
+      if (call.what.pass != Pass::kForwardKeep) return;
+      emit(*call.stream, call.saved, DType::kF32, u);
+      if (!call.what.light) emit(*call.stream, call.saved + 4 * n, DType::kF32, slope);
     });
     if (call.what.pass != Pass::kForwardKeep) return nullptr;
-    return saved;
+    auto graph = std::make_unique<Saved>();
+    graph->saved = call.saved;
+    graph->input = call.input;
+    graph->light = call.what.light;
+    return graph;
   }
   void backward(const BlockCall& call, std::unique_ptr<SavedGraph> graph) override {
     PROTRAIN_CHECK(graph != nullptr, "a layer's backward needs its forward");
     const auto& saved = static_cast<const Saved&>(*graph);
-    call.stream->call([&] {
-      retire();
-      const std::int64_t n = call.context->shape.tokens() * kHidden;
-      std::vector<float> dx(n), scale(kHidden), shift(kHidden), wide(kWide);
+    PROTRAIN_CHECK(saved.saved == call.saved && saved.input == call.input && saved.light == call.what.light,
+                   "a saved set or an input has moved");
+    run(call, [&](std::int64_t n) {
+      const std::vector<float> u = floats(call.saved, n);
+      std::vector<float> slope(n), du(n), dx(n), scale(kHidden), shift(kHidden), wide(kWide);
+      if (!call.what.light) slope = floats(call.saved + 4 * n, n);
       for (std::int64_t i = 0; i < n; ++i) {
-        // A real saved set points at the block's input: it must still be there.
-        const float x = load(call.input, compute_, i);
-        PROTRAIN_CHECK(x == saved.x[i] || std::isnan(x), "the input changed before its backward");
-        const float dy = load(call.output_gradient, compute_, i);
-        const float du = dy * saved.u[i] * 0.25f;
-        scale[i % kHidden] += du * x;
-        shift[i % kHidden] += du;
-        wide[i % kWide] += du;
-        dx[i] = dy + du * load(call.parameters[0].weight, compute_, i % kHidden);
+        if (call.what.light) slope[i] = u[i] * 0.25f;
+        du[i] = load(call.output_gradient, compute_, i) * slope[i];
       }
+      du = through_workspace(call, du);
+      for (std::int64_t i = 0; i < n; ++i) {
+        scale[i % kHidden] += du[i] * load(call.input, compute_, i);
+        shift[i % kHidden] += du[i];
+        wide[i % kWide] += du[i];
+        dx[i] =
+            load(call.output_gradient, compute_, i) + du[i] * load(call.parameters[0].weight, compute_, i % kHidden);
+      }
+      dx = through_workspace(call, dx);
+      if (spec_.layer % 2 != 0) dx = through_workspace(call, dx);
       emit(*call.stream, call.input_gradient, compute_, dx);
       emit_gradient(*call.stream, call.parameters[0], std::move(scale));
       emit_gradient(*call.stream, call.parameters[1], std::move(shift));
@@ -211,43 +283,46 @@ class Head final : public ToyBlock {
  public:
   using ToyBlock::ToyBlock;
   std::unique_ptr<SavedGraph> forward(const BlockCall& call) override {
-    run(call, false);
+    compute(call, false);
     return nullptr;
   }
-  void backward(const BlockCall& call, std::unique_ptr<SavedGraph>) override { run(call, true); }
+  void backward(const BlockCall& call, std::unique_ptr<SavedGraph>) override { compute(call, true); }
 
  private:
-  void run(const BlockCall& call, bool gradients) {
-    call.stream->call([&] {
-      retire();
+  void compute(const BlockCall& call, bool gradients) {
+    run(call, [&](std::int64_t n) {
       const Context& context = *call.context;
       const Bytes labels = batch_layout(context.shape).labels;
       const auto scale = static_cast<float>(context.loss_scale);
-      const std::int64_t tokens = context.shape.tokens();
-      std::vector<float> dx(tokens * kHidden), gain(kHidden), output(kVocabulary * kHidden);
-      double loss = 0;
+      const std::int64_t tokens = n / kHidden;
+      const auto x = [&](std::int64_t t, std::int64_t j) { return load(call.input, compute_, t * kHidden + j); };
+      const auto g = [&](std::int64_t j) { return load(call.parameters[0].weight, compute_, j); };
+      const auto w = [&](std::int32_t label, std::int64_t j) {
+        return load(call.parameters[1].weight, compute_, label * kHidden + j);
+      };
+      std::vector<float> sums(tokens), dx(n), gain(kHidden), output(kVocabulary * kHidden);
       for (std::int64_t t = 0; t < tokens; ++t) {
         const std::int32_t label = token(context.batch, labels, t);
         PROTRAIN_CHECK(label == token(context.host_batch, labels, t), "the host's batch is another one");
         if (label == kIgnoredLabel) continue;
-        float sum = -1;
+        sums[t] = -1;
+        for (std::int64_t j = 0; j < kHidden; ++j) sums[t] += x(t, j) * g(j) * w(label, j);
+      }
+      sums = through_workspace(call, sums);
+      loss_ = 0;
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        const std::int32_t label = token(context.batch, labels, t);
+        if (label == kIgnoredLabel) continue;
+        loss_ += 0.5 * static_cast<double>(sums[t]) * static_cast<double>(sums[t]);
         for (std::int64_t j = 0; j < kHidden; ++j) {
-          sum += load(call.input, compute_, t * kHidden + j) * load(call.parameters[0].weight, compute_, j) *
-                 load(call.parameters[1].weight, compute_, label * kHidden + j);
-        }
-        loss += 0.5 * static_cast<double>(sum) * static_cast<double>(sum);
-        for (std::int64_t j = 0; j < kHidden; ++j) {
-          const float x = load(call.input, compute_, t * kHidden + j), g = load(call.parameters[0].weight, compute_, j);
-          const float w = load(call.parameters[1].weight, compute_, label * kHidden + j);
-          dx[t * kHidden + j] = scale * sum * g * w;
-          gain[j] += scale * sum * x * w;
-          output[label * kHidden + j] += scale * sum * x * g;
+          dx[t * kHidden + j] = scale * sums[t] * g(j) * w(label, j);
+          gain[j] += scale * sums[t] * x(t, j) * w(label, j);
+          output[label * kHidden + j] += scale * sums[t] * x(t, j) * g(j);
         }
       }
-      loss_ = loss;
       call.stream->copy(call.output, reinterpret_cast<const std::byte*>(&loss_), sizeof loss_);
       if (!gradients) return;
-      emit(*call.stream, call.input_gradient, compute_, dx);
+      emit(*call.stream, call.input_gradient, compute_, through_workspace(call, dx));
       emit_gradient(*call.stream, call.parameters[0], std::move(gain));
       emit_gradient(*call.stream, call.parameters[1], std::move(output));
     });

@@ -57,9 +57,9 @@ struct PlainStep {
 
 class PlainLoop {
  public:
-  PlainLoop(const ModelSpec& spec, DType compute, std::int64_t accumulation,
+  PlainLoop(const ModelSpec& spec, DType compute, std::int64_t accumulation, Order order,
             const std::vector<std::vector<float>>& masters)
-      : spec_(spec), compute_(compute), blocks_(make_blocks(spec, compute)) {
+      : spec_(spec), compute_(compute), order_(order), blocks_(make_blocks(spec, compute)) {
     for (std::size_t id = 0; id < spec.parameters.size(); ++id) {
       const auto n = static_cast<std::size_t>(spec.parameters[id].elements());
       Tensor tensor;
@@ -81,11 +81,7 @@ class PlainLoop {
   }
 
   StepControl step(const PlainStep& step, const AdamWOptions& options) {
-    double loss_sum = 0;
-    std::vector<bool> written(tensors_.size(), false);
-    for (std::size_t m = 0; m < step.batches.size(); ++m)
-      loss_sum += micro_batch(step, static_cast<Id>(m), true, written);
-
+    const double loss_sum = gradients(step);
     double squares = 0;
     std::vector<std::vector<std::byte>> wires;
     for (Tensor& tensor : tensors_) {
@@ -124,11 +120,12 @@ class PlainLoop {
   }
 
   double evaluate(const PlainStep& step) {
-    double loss_sum = 0;
-    std::vector<bool> written(tensors_.size(), false);
-    for (std::size_t m = 0; m < step.batches.size(); ++m)
-      loss_sum += micro_batch(step, static_cast<Id>(m), false, written);
-    return loss_sum;
+    Pile pile(*this, step, false);
+    const auto count = static_cast<Id>(step.batches.size());
+    for (Id m = 0; m < count; ++m) pile.forward(m);
+    double sum = 0;
+    for (Id m = 0; m < count; ++m) sum += pile.head(m);
+    return sum;
   }
 
   struct Tensor {
@@ -148,59 +145,111 @@ class PlainLoop {
     return names(spec_.blocks.front()) || names(spec_.blocks.back());
   }
 
-  std::vector<ParameterBytes> bind(std::size_t block, std::vector<bool>& written) {
-    std::vector<ParameterBytes> bound;
-    for (const Id id : spec_.blocks[block].parameters) {
-      Tensor& tensor = tensors_[id];
-      bound.push_back(
-          {tensor.weight.data(), tensor.gradient.data(), tensor.sums ? DType::kF32 : compute_, !written[id]});
+  // The losses' sum, in the order of the micro-batches.
+  double gradients(const PlainStep& step) {
+    Pile pile(*this, step, true);
+    const auto count = static_cast<Id>(step.batches.size());
+    const auto blocks = static_cast<Id>(blocks_.size());
+    std::vector<double> losses(count);
+    if (order_ == Order::kMicroBatch) {
+      for (Id m = 0; m < count; ++m) {
+        pile.forward(m);
+        losses[m] = pile.head(m);
+        for (Id block = blocks - 1; block-- > 0;) pile.backward(block, m);
+      }
+    } else {
+      // Backward is the exact reverse. No forward depends on another micro-batch's.
+      for (Id m = 0; m < count; ++m) pile.forward(m);
+      for (Id m = count; m-- > 0;) losses[m] = pile.head(m);
+      for (Id block = blocks - 1; block-- > 0;) {
+        for (Id m = count; m-- > 0;) pile.backward(block, m);
+      }
     }
-    return bound;
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    return sum;
   }
 
-  double micro_batch(const PlainStep& step, Id m, bool training, std::vector<bool>& written) {
-    Context context;
-    context.shape = step.shapes[m];
-    context.batch = context.host_batch = step.batches[m];
-    context.dropout_key = step.dropout_key;
-    context.loss_scale = training ? 1.0 / static_cast<double>(step.supervised_tokens) : 0;
-    context.training = training;
-    const auto bytes = static_cast<std::size_t>(context.shape.tokens() * kHidden * size_of(compute_));
-    const std::size_t count = blocks_.size();
-    std::vector<std::vector<std::byte>> inputs(count, std::vector<std::byte>(bytes));
-    std::vector<std::vector<std::byte>> gradients(count, std::vector<std::byte>(bytes));
-    std::vector<std::unique_ptr<SavedGraph>> saved(count);
-    double loss = 0;
-    for (std::size_t block = 0; block + 1 < count; ++block) {
-      const auto bound = bind(block, written);
-      BlockCall call{{static_cast<Id>(block), m, Pass::kForwardKeep}, &context, bound, &stream_, {}, {}, {}, {}};
-      call.input = block == 0 ? nullptr : inputs[block].data();
-      call.output = inputs[block + 1].data();
-      saved[block] = blocks_[block]->forward(call);
-    }
-    for (std::size_t block = count; block-- > 0;) {
-      if (!training && block + 1 < count) break;
-      const auto bound = bind(block, written);
-      BlockCall call{{static_cast<Id>(block), m, Pass::kBackward}, &context, bound, &stream_, {}, {}, {}, {}};
-      call.input = block == 0 ? nullptr : inputs[block].data();
-      call.input_gradient = block == 0 ? nullptr : gradients[block].data();
-      if (block + 1 == count) {
-        call.output = reinterpret_cast<std::byte*>(&loss);
-      } else {
-        call.output_gradient = gradients[block + 1].data();
-      }
-      if (training) {
-        blocks_[block]->backward(call, std::move(saved[block]));
-        for (const Id id : spec_.blocks[block].parameters) written[id] = true;
-      } else {
-        blocks_[block]->forward(call);
+  using Buffer = std::vector<std::byte>;
+
+  // Everything that the micro-batches of one step keep; nothing is used twice.
+  class Pile {
+   public:
+    Pile(PlainLoop& loop, const PlainStep& step, bool training)
+        : loop_(loop), step_(step), training_(training), written_(loop.tensors_.size(), false) {
+      for (std::size_t m = 0; m < step.batches.size(); ++m) {
+        Context context;
+        context.shape = step.shapes[m];
+        context.batch = context.host_batch = step.batches[m];
+        context.dropout_key = step.dropout_key;
+        context.loss_scale = training ? 1.0 / static_cast<double>(step.supervised_tokens) : 0;
+        context.training = training;
+        contexts_.push_back(context);
+        const auto bytes = static_cast<std::size_t>(context.shape.tokens() * kHidden * size_of(loop.compute_));
+        const std::size_t blocks = loop.blocks_.size();
+        inputs_.emplace_back(blocks, Buffer(bytes));
+        gradients_.emplace_back(blocks, Buffer(bytes));
+        saved_.emplace_back(blocks);
+        graphs_.emplace_back(blocks);
       }
     }
-    return loss;
-  }
+
+    void forward(Id m) {
+      for (Id block = 0; block < head_block(); ++block) {
+        const Pass pass = training_ ? Pass::kForwardKeep : Pass::kForward;
+        graphs_[m][block] = run(block, m, pass, inputs_[m][block + 1].data());
+      }
+    }
+    double head(Id m) {
+      double loss = 0;
+      run(head_block(), m, training_ ? Pass::kBackward : Pass::kForward, reinterpret_cast<std::byte*>(&loss));
+      return loss;
+    }
+    void backward(Id block, Id m) { run(block, m, Pass::kBackward, nullptr); }
+
+   private:
+    Id head_block() const { return static_cast<Id>(loop_.blocks_.size()) - 1; }
+
+    std::unique_ptr<SavedGraph> run(Id block, Id m, Pass pass, std::byte* output) {
+      Block& about = *loop_.blocks_[block];
+      const CallMemory memory = call_memory(about.spec(), pass, false, contexts_[m].shape.tokens());
+      if (pass == Pass::kForwardKeep) saved_[m][block].resize(static_cast<std::size_t>(memory.saved));
+      Buffer workspace(static_cast<std::size_t>(memory.workspace));
+      std::vector<ParameterBytes> bound;
+      for (const Id id : about.spec().parameters) {
+        Tensor& tensor = loop_.tensors_[id];
+        bound.push_back(
+            {tensor.weight.data(), tensor.gradient.data(), tensor.sums ? DType::kF32 : loop_.compute_, !written_[id]});
+      }
+      BlockCall call;
+      call.what = {block, m, pass};
+      call.context = &contexts_[m];
+      call.parameters = bound;
+      call.stream = &loop_.stream_;
+      call.output = output;
+      call.saved = saved_[m][block].data();
+      call.workspace = workspace.data();
+      if (block > 0) call.input = inputs_[m][block].data();
+      if (pass != Pass::kBackward) return about.forward(call);
+      if (block > 0) call.input_gradient = gradients_[m][block].data();
+      if (block < head_block()) call.output_gradient = gradients_[m][block + 1].data();
+      about.backward(call, std::move(graphs_[m][block]));
+      for (const Id id : about.spec().parameters) written_[id] = true;
+      return nullptr;
+    }
+
+    PlainLoop& loop_;
+    const PlainStep& step_;
+    const bool training_;
+    std::vector<bool> written_;  // by parameter: this step has a gradient of it
+    std::vector<Context> contexts_;
+    std::vector<std::vector<Buffer>> inputs_, gradients_, saved_;  // by micro-batch, block
+    std::vector<std::vector<std::unique_ptr<SavedGraph>>> graphs_;
+  };
 
   const ModelSpec& spec_;
   const DType compute_;
+  const Order order_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Tensor> tensors_;
   ImmediateStream stream_;

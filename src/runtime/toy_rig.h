@@ -1,11 +1,15 @@
 // A whole run of the toy model: plan, arenas, store, runner on a CPU device with faults. For tests.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <random>
 
 #include "device/faulty_device.h"
+#include "memory/arena.h"
 #include "runtime/step_runner.h"
 #include "runtime/toy_reference.h"
+#include "schedule/layout.h"
 
 namespace protrain::toy {
 
@@ -29,27 +33,78 @@ class Spy final : public Block {
   const std::function<void(const BlockCall&)>& before_;
 };
 
-inline constexpr BatchShape kTrainShape{2, 5, 2, false};
-inline constexpr BatchShape kEvalShape{3, 7, 3, false};
+inline constexpr BatchShape kTrainShape{3, 16, 3, false};
+inline constexpr BatchShape kEvalShape{2, 31, 2, false};
 inline constexpr std::int64_t kEvalMicroBatches = 2;
 inline constexpr unsigned kSeed = 20261129;
 
-enum class Modes { kKeep, kRecompute, kMixed };
+enum class Modes { kKeep, kKeepLight, kSwap, kRecompute, kRecomputeHost, kMixed };
+enum class Persist { kAll, kHalf, kNone };
+// kResident: what may be; streamed chunks are kCpu.
+enum class Places { kResident, kCpu, kMixed };
 
+// All have a value, so that a test names those that it is about.
 struct RigOptions {
   DType compute = DType::kF32;
   bool tied = false;
   Id layers = 3;
   std::int64_t accumulation = 1;
+  Order order = Order::kMicroBatch;
   Bytes chunk_bytes = kMiB;
+  Persist persist = Persist::kAll;
+  int more_slots = 0;  // than the fewest, of both kinds
   Modes modes = Modes::kKeep;
-  DeviceFaults faults;
+  Places places = Places::kResident;
+  int offload_distance = 1;
+  Tier state_tier = Tier::kPageable;
+  DeviceFaults faults = {};
 };
 
 inline std::string describe(const RigOptions& o) {
-  return fmt::format("{} tied {} layers {} accumulation {} chunk_bytes {} modes {} delay {}",
-                     transformers_name(o.compute), o.tied, o.layers, o.accumulation, o.chunk_bytes,
-                     static_cast<int>(o.modes), o.faults.longest_delay_seconds);
+  return fmt::format(
+      "{} tied {} layers {} accumulation {} order {} chunk_bytes {} persist {} more slots {} modes {} places {} "
+      "distance "
+      "{} delay {} seed {}",
+      transformers_name(o.compute), o.tied, o.layers, o.accumulation, static_cast<int>(o.order), o.chunk_bytes,
+      static_cast<int>(o.persist), o.more_slots, static_cast<int>(o.modes), static_cast<int>(o.places),
+      o.offload_distance, o.faults.longest_delay_seconds, o.faults.seed);
+}
+
+inline RunShape make_shape(const RigOptions& o) {
+  RunShape shape;
+  shape.compute = o.compute;
+  shape.accumulation = o.accumulation;
+  shape.train_shapes = {kTrainShape};
+  shape.eval_shapes = {kEvalShape};
+  shape.eval_micro_batches = kEvalMicroBatches;
+  return shape;
+}
+
+inline Activation mode_of(Modes modes, std::size_t block) {
+  return modes == Modes::kMixed ? static_cast<Activation>((block + 1) % kActivations) : static_cast<Activation>(modes);
+}
+
+inline Plan make_plan(const ModelSpec& spec, const RigOptions& o) {
+  Plan plan;
+  plan.chunk_bytes = o.chunk_bytes;
+  plan.offload_distance = o.offload_distance;
+  plan.order = o.order;
+  plan.state_tier = o.state_tier;
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) plan.activation.push_back(mode_of(o.modes, i));
+  const std::vector<Chunk> chunks = make_chunks(spec, plan.chunk_bytes, o.compute);
+  const auto body = static_cast<int>(
+      std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.kind == BlockKind::kLayer; }));
+  plan.n_persist = o.persist == Persist::kAll ? body : o.persist == Persist::kHalf ? body / 2 : 0;
+  int number = 0;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const bool streamed = chunks[i].kind == BlockKind::kLayer && number++ >= plan.n_persist;
+    const bool host = streamed || o.places == Places::kCpu || (o.places == Places::kMixed && i % 2 == 0);
+    plan.place.push_back(host ? UpdatePlace::kCpu : UpdatePlace::kResident);
+  }
+  const SlotNeed need = slot_need(spec, chunks, plan);
+  if (need.buffer > 0) plan.n_buffer = need.buffer + o.more_slots;
+  if (need.gradient > 0) plan.gradient_slots = need.gradient + o.more_slots;
+  return plan;
 }
 
 inline std::vector<std::vector<float>> random_masters(const ModelSpec& spec) {
@@ -88,75 +143,103 @@ struct Batch {
   }
 };
 
-inline StepInputs inputs_of(const Batch& batch, std::int64_t step) {
+inline StepInputs inputs_of(const Batch& batch, std::int64_t step, double max_norm) {
   StepInputs inputs;
   inputs.host_batch = batch.bytes.data();
   inputs.supervised_tokens = batch.supervised;
   inputs.dropout_key = 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(step + 1);
   inputs.learning_rate = 0.01;
   inputs.weight_decay = 0.1;
-  inputs.max_norm = step % 2 == 0 ? 0.05 : 0;
+  inputs.max_norm = max_norm;
   inputs.update = step + 1;
   return inputs;
 }
+// Clips in every other step.
+inline StepInputs inputs_of(const Batch& batch, std::int64_t step) {
+  return inputs_of(batch, step, step % 2 == 0 ? 0.05 : 0);
+}
 
-// Every part of a run, on arenas that start as NaN wherever nothing is written.
-struct Rig {
-  explicit Rig(const RigOptions& o) : options(o), spec(make_spec(o.layers, o.tied)), pool(2) {
-    shape.compute = o.compute;
-    shape.accumulation = o.accumulation;
-    shape.train_shapes = {kTrainShape};
-    shape.eval_shapes = {kEvalShape};
-    shape.eval_micro_batches = kEvalMicroBatches;
-    plan.chunk_bytes = o.chunk_bytes;
-    for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
-      const bool recompute = o.modes == Modes::kRecompute || (o.modes == Modes::kMixed && i % 2 == 1);
-      plan.activation.push_back(recompute ? Activation::kRecompute : Activation::kKeep);
+// The arenas of a layout: books checked, and NaN wherever nothing is in use.
+struct ToyArenas {
+  ToyArenas(Device& device, const Layout& layout) {
+    for (const Tier tier : {Tier::kDevice, Tier::kPinned, Tier::kPageable}) {
+      if (layout.bytes(tier) == 0) continue;
+      auto& own = owned[static_cast<std::size_t>(tier)];
+      own = std::make_unique<Arena>(device, tier, layout.bytes(tier), ArenaOptions{true, true});
+      all[static_cast<std::size_t>(tier)] = own.get();
     }
-    chunks = make_chunks(spec, plan.chunk_bytes, o.compute);
-    bytes = layout(spec, chunks, shape, plan);
-    device = make_faulty_device(make_cpu_device(), o.faults);
-    std::byte* arena = device->arena(Tier::kDevice, bytes.bytes(Tier::kDevice));
-    std::byte* pinned = device->arena(Tier::kPinned, bytes.bytes(Tier::kPinned));
-    std::memset(arena, 0xff, static_cast<std::size_t>(bytes.bytes(Tier::kDevice)));
-    std::memset(pinned, 0xff, static_cast<std::size_t>(bytes.bytes(Tier::kPinned)));
-    store = std::make_unique<ChunkStore>(spec, chunks, bytes, shape, *device, arena);
+  }
+  std::array<std::unique_ptr<Arena>, 4> owned;
+  Arenas all{};
+};
+
+// Every part of a run.
+struct Rig {
+  explicit Rig(const RigOptions& o) : Rig(o, make_plan(make_spec(o.layers, o.tied), o)) {}
+  Rig(const RigOptions& o, const Plan& plan_in)
+      : options(o),
+        spec(make_spec(o.layers, o.tied)),
+        shape(make_shape(o)),
+        profile(make_profile(spec, shape.train_shapes, shape.eval_shapes)),
+        plan(plan_in),
+        chunks(make_chunks(spec, plan.chunk_bytes, o.compute)),
+        bytes(layout(spec, chunks, shape, profile, plan)),
+        device(make_faulty_device(make_cpu_device(), o.faults)),
+        arenas(*device, bytes),
+        store(std::make_unique<ChunkStore>(spec, chunks, bytes, shape, plan, *device, arenas.all)),
+        kernels(make_cpu_kernels(pool)),
+        host_kernels(make_cpu_kernels(host_pool)) {
     const auto masters = random_masters(spec);
     for (Id id = 0; id < static_cast<Id>(masters.size()); ++id) {
       store->write_master(id, 0, static_cast<std::int64_t>(masters[id].size()), masters[id].data());
     }
     store->zero_moments();
-    kernels = make_cpu_kernels(pool);
+    runner = std::make_unique<StepRunner>(*store, chunks, shape, profile, plan, bytes, *device, spied_blocks(),
+                                          *kernels, host_kernels.get(), AdamWOptions{}, arenas.all);
+  }
+
+  std::vector<std::unique_ptr<Block>> spied_blocks() const {
     std::vector<std::unique_ptr<Block>> blocks;
-    for (auto& block : make_blocks(spec, o.compute)) {
+    for (auto& block : make_blocks(spec, options.compute)) {
       blocks.push_back(std::make_unique<Spy>(std::move(block), before_call));
     }
-    runner = std::make_unique<StepRunner>(*store, chunks, shape, plan, bytes, *device, std::move(blocks), *kernels,
-                                          AdamWOptions{}, pinned);
+    return blocks;
   }
 
-  StepShape train_shape(std::int64_t step, std::int64_t micro_batches) const {
+  StepRequest train_request(std::int64_t step, std::int64_t micro_batches) const {
     return {Graph::kTrain, kTrainShape, micro_batches, static_cast<int>(step % 2)};
   }
-
   StepOutputs train(std::int64_t step, const Batch& batch, const RunOptions& run = {}) {
-    return runner->step(train_shape(step, batch.micro_batches), inputs_of(batch, step), run);
+    return runner->step(train_request(step, batch.micro_batches), inputs_of(batch, step), run);
+  }
+  StepOutputs evaluate(const Batch& batch, int slot = 0) {
+    return runner->step({Graph::kEvaluate, batch.shape, batch.micro_batches, slot}, inputs_of(batch, 0));
+  }
+  Bytes high_water(Tier tier) const {
+    const Arena* arena = arenas.all[static_cast<std::size_t>(tier)];
+    return arena == nullptr ? 0 : arena->high_water();
   }
 
   const RigOptions options;
   const ModelSpec spec;
   // Before every block's forward and backward.
   std::function<void(const BlockCall&)> before_call = [](const BlockCall&) {};
-  ThreadPool pool;
-  RunShape shape;
-  Plan plan;
-  std::vector<Chunk> chunks;
-  Layout bytes;
+  ThreadPool pool{2}, host_pool{2};
+  const RunShape shape;
+  const Profile profile;
+  const Plan plan;
+  const std::vector<Chunk> chunks;
+  const Layout bytes;
   std::unique_ptr<Device> device;
+  ToyArenas arenas;
   std::unique_ptr<ChunkStore> store;
-  std::unique_ptr<UpdateKernels> kernels;
+  std::unique_ptr<UpdateKernels> kernels, host_kernels;
   std::unique_ptr<StepRunner> runner;
 };
+
+inline PlainLoop plain_loop(const ModelSpec& spec, const RigOptions& o) {
+  return {spec, o.compute, o.accumulation, o.order, random_masters(spec)};
+}
 
 inline PlainStep plain_step(const Batch& batch, const StepInputs& inputs) {
   PlainStep step;
@@ -180,8 +263,9 @@ inline std::vector<std::byte> part_bytes(const Rig& rig, Id id, Part part) {
   return bytes;
 }
 
-// All states of all parameters, in model order.
+// All states of all parameters, in model order; what is pending is done first.
 inline std::vector<std::byte> all_state(const Rig& rig) {
+  rig.runner->drain();
   std::vector<std::byte> all;
   for (Id id = 0; id < static_cast<Id>(rig.spec.parameters.size()); ++id) {
     for (const Part part : {Part::kWeight, Part::kResidual, Part::kM, Part::kV}) {
