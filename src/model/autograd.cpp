@@ -11,7 +11,8 @@
 
 namespace protrain::model {
 
-BlockGraph::BlockGraph(const at::Tensor& x, const at::Tensor& y) : x_(x), y_(torch::autograd::impl::gradient_edge(y)) {
+BlockGraph::BlockGraph(const at::Tensor& x, const at::Tensor& y, std::string gradients)
+    : x_(x), y_(torch::autograd::impl::gradient_edge(y)), gradients_(std::move(gradients)) {
   PROTRAIN_CHECK(x.requires_grad() && y_.is_valid());
 }
 
@@ -29,16 +30,32 @@ at::Tensor stop_gradient_of(const at::Tensor& x, const at::Tensor& ids, std::int
   return at::where(ids.eq(id).unsqueeze(1), x.detach(), x);
 }
 
-void issue(const BlockCall& call, DeviceKind device, const std::function<void()>& work) {
+TraceKey trace_key(const BlockSpec& block, const BlockCall& call, Pass pass) {
+  PROTRAIN_CHECK(call.context != nullptr);
+  TraceKey key;
+  key.call = {block.trace, pass, call.what.light && pass != Pass::kForward, call.context->shape,
+              call.context->training};
+  key.value = pass != Pass::kForwardKeep || call.output != nullptr;
+  return key;
+}
+
+void issue(const BlockCall& call, DeviceKind device, TraceBook* book, const TraceKey& key,
+           const std::function<void(CallScope&)>& work) {
   PROTRAIN_CHECK(call.stream != nullptr && call.context != nullptr);
   call.stream->call([&] {
-    const StreamScope scope(*call.stream, device);
-    work();
+    const StreamScope stream(*call.stream, device);
+    CallScope scope(book, key, call);
+    work(scope);
+    scope.finish();
   });
 }
 
-void deliver(const at::Tensor& from, const at::Tensor& to) {
-  if (from.data_ptr() == to.data_ptr()) return;
+void deliver(CallScope& scope, const at::Tensor& from, const at::Tensor& to) {
+  PROTRAIN_CHECK(from.sizes() == to.sizes(), "a result of {} elements goes where {} are wanted", from.numel(),
+                 to.numel());
+  const auto* wanted = static_cast<const std::byte*>(to.const_data_ptr());
+  const bool may_lie_there = from.is_contiguous() && from.scalar_type() == to.scalar_type();
+  if (may_lie_there && scope.result(from.const_data_ptr(), static_cast<Bytes>(from.nbytes()), wanted)) return;
   const at::NoGradGuard no_grad;
   to.copy_(from);
 }

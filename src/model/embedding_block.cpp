@@ -25,15 +25,17 @@ class EmbeddingBlock : public Block {
   std::unique_ptr<SavedGraph> forward(const BlockCall& call) override {
     PROTRAIN_CHECK(call.what.pass != Pass::kBackward);
     if (call.output == nullptr) return nullptr;  // backward looks up again: nothing is worth keeping
-    issue(call, options_.device, [&] {
+    issue(call, options_.device, options_.traces.get(), trace_key(block_, call, Pass::kForward), [&](CallScope& scope) {
       const at::NoGradGuard no_grad;
-      deliver(run(call, {}), result(call, call.output));
+      deliver(scope, run(call, {}), result(call, call.output));
     });
     return nullptr;
   }
 
   void backward(const BlockCall& call, std::unique_ptr<SavedGraph>) override {
-    issue(call, options_.device, [&] {
+    TraceKey key = trace_key(block_, call, Pass::kBackward);
+    key.gradients = gradient_kinds(call.parameters);
+    issue(call, options_.device, options_.traces.get(), key, [&](CallScope&) {
       const at::AutoGradMode mode(true);
       at::Tensor anchor = at::zeros({1}, at::TensorOptions(scalar_type(options_.compute)).device(device()));
       anchor.set_requires_grad(true);

@@ -33,11 +33,11 @@ class HeadBlock : public Block {
   void backward(const BlockCall& call, std::unique_ptr<SavedGraph>) override { run(call, true); }
 
   void logits(const BlockCall& call, float* to) {
-    issue(call, options_.device, [&] {
+    issue(call, options_.device, nullptr, {}, [&](CallScope& scope) {  // never traced
       const at::NoGradGuard no_grad;
       const Weights weights(call.parameters, options_.compute, options_.device);
       const at::Tensor logits = ops::linear(last_hidden(weights, input(call)), weights.get(output_));
-      deliver(logits, view(reinterpret_cast<std::byte*>(to), logits.sizes(), DType::kF32, options_.device));
+      deliver(scope, logits, view(reinterpret_cast<std::byte*>(to), logits.sizes(), DType::kF32, options_.device));
     });
   }
 
@@ -56,7 +56,9 @@ class HeadBlock : public Block {
   }
 
   void run(const BlockCall& call, bool gradients) {
-    issue(call, options_.device, [&] {
+    TraceKey key = trace_key(block_, call, gradients ? Pass::kBackward : Pass::kForward);
+    if (gradients) key.gradients = gradient_kinds(call.parameters);
+    issue(call, options_.device, options_.traces.get(), key, [&](CallScope& scope) {
       const Context& context = *call.context;
       const Weights weights(call.parameters, options_.compute, options_.device);
       const at::Tensor labels = view(context.batch + batch_layout(context.shape).labels, {context.shape.tokens()},
@@ -70,11 +72,11 @@ class HeadBlock : public Block {
         const at::NoGradGuard no_grad;
         loss = ops::cross_entropy(last.detach(), weights.get(output_), labels, {context.loss_scale, gradients});
       }
-      deliver(loss.sum, view(call.output, {1}, DType::kF64, options_.device));
+      deliver(scope, loss.sum, view(call.output, {1}, DType::kF64, options_.device));
       if (!gradients) return;
       at::Tensor dx = loss.input_gradient;
       if (has_norm_ || has_projection_) dx = BlockGraph(x, last).backward(dx);
-      deliver(dx, view(call.input_gradient, x.sizes(), options_.compute, options_.device));
+      deliver(scope, dx, view(call.input_gradient, x.sizes(), options_.compute, options_.device));
     });
   }
 

@@ -74,25 +74,28 @@ std::unique_ptr<SavedGraph> LayerBlock::forward(const BlockCall& call) {
   PROTRAIN_CHECK(keep || (call.what.pass == Pass::kForward && call.output != nullptr));
   const std::vector<std::int64_t> shape{call.context->shape.tokens(), hidden_};
   std::unique_ptr<SavedGraph> graph;
-  issue(call, options_.device, [&] {
+  issue(call, options_.device, options_.traces.get(), trace_key(block_, call, call.what.pass), [&](CallScope& scope) {
     const at::AutoGradMode mode(keep);
     at::Tensor x = view(call.input, shape, options_.compute, options_.device);
     if (keep) x.set_requires_grad(true);
     const at::Tensor y = run(call, x);
-    if (call.output != nullptr) deliver(y, view(call.output, shape, options_.compute, options_.device));
-    if (keep) graph = std::make_unique<BlockGraph>(x, y);
+    if (call.output != nullptr) deliver(scope, y, view(call.output, shape, options_.compute, options_.device));
+    if (keep) graph = std::make_unique<BlockGraph>(x, y, gradient_kinds(call.parameters));
   });
   return graph;
 }
 
-void LayerBlock::backward(const BlockCall& call, std::unique_ptr<SavedGraph> graph) {
-  PROTRAIN_CHECK(graph != nullptr && call.what.pass == Pass::kBackward);
+void LayerBlock::backward(const BlockCall& call, std::unique_ptr<SavedGraph> saved) {
+  PROTRAIN_CHECK(saved != nullptr && call.what.pass == Pass::kBackward);
   const std::vector<std::int64_t> shape{call.context->shape.tokens(), hidden_};
-  issue(call, options_.device, [&] {
+  auto& graph = static_cast<BlockGraph&>(*saved);
+  TraceKey key = trace_key(block_, call, Pass::kBackward);
+  key.gradients = graph.gradients();
+  issue(call, options_.device, options_.traces.get(), key, [&](CallScope& scope) {
     const at::Tensor dy = view(call.output_gradient, shape, options_.compute, options_.device);
-    const at::Tensor dx = static_cast<BlockGraph&>(*graph).backward(dy);
-    deliver(dx, view(call.input_gradient, shape, options_.compute, options_.device));
-    graph.reset();
+    const at::Tensor dx = graph.backward(dy);
+    deliver(scope, dx, view(call.input_gradient, shape, options_.compute, options_.device));
+    saved.reset();
   });
 }
 

@@ -6,7 +6,8 @@ namespace protrain {
 
 std::vector<std::unique_ptr<Block>> make_blocks(const Architecture& arch, const ModelSpec& spec,
                                                 const ModelOptions& options) {
-  const auto rope = std::make_shared<model::RopeTables>(arch, options.device, options.positions);
+  const auto rope =
+      options.tables ? options.tables : std::make_shared<model::RopeTables>(arch, options.device, options.positions);
   const auto make_layer = arch.family == Family::kGpt2  ? model::make_gpt2_layer
                           : arch.family == Family::kOpt ? model::make_opt_layer
                                                         : model::make_llama_layer;

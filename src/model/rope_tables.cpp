@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "tensor/tensor.h"
 
 namespace protrain::model {
 
@@ -21,7 +22,24 @@ const ops::Rope& RopeTables::at_least(std::int64_t positions) {
   return rope_;
 }
 
+Bytes RopeTables::bytes() const {
+  return rope_.cos.defined() ? 2 * round_up(static_cast<Bytes>(rope_.cos.nbytes()), kAlignment) : 0;
+}
+
+void RopeTables::place(std::byte* memory, Stream& stream) {
+  if (!rope_.cos.defined()) return;
+  const auto one = static_cast<Bytes>(rope_.cos.nbytes());
+  std::byte* const second = memory + round_up(one, kAlignment);
+  stream.copy(memory, static_cast<const std::byte*>(rope_.cos.const_data_ptr()), one);
+  stream.copy(second, static_cast<const std::byte*>(rope_.sin.const_data_ptr()), one);
+  stream.synchronize();
+  rope_ = {view(memory, rope_.cos.sizes(), DType::kF32, device_),
+           view(second, rope_.sin.sizes(), DType::kF32, device_)};
+  placed_ = true;
+}
+
 void RopeTables::make(std::int64_t positions) {
+  PROTRAIN_CHECK(!placed_, "rotary tables of {} positions are wanted, planned were {}", positions, rope_.cos.size(0));
   const auto half = static_cast<std::int64_t>(table_.inverse_frequency.size());
   at::Tensor cos = at::empty({positions, half}, at::kFloat), sin = at::empty({positions, half}, at::kFloat);
   for (std::int64_t p = 0; p < positions; ++p) {
