@@ -13,42 +13,20 @@
 
 #include "base/error.h"
 #include "device/faulty_device.h"
+#include "runtime/executor_test_support.h"
 
 namespace protrain {
 namespace {
 
 using ::testing::HasSubstr;
 
-// Calls a function for every task, whatever its kind.
-class Runner final : public TaskRunner {
- public:
-  using Function = std::function<void(const Task&, Stream&)>;
-  explicit Runner(Function function) : function_(std::move(function)) {}
-  void run(const Task& task, Stream& stream) override { function_(task, stream); }
-
- private:
-  Function function_;
-};
-
-RunnerTable table_of(Runner& runner) {
-  RunnerTable table;
-  table.fill(&runner);
-  return table;
-}
-
-Task task_on(Lane lane, std::string name, std::vector<Id> after = {}, Op op = Op::kCopy) {
-  Task task;
-  task.op = op;
-  task.lane = lane;
-  task.name = std::move(name);
-  task.after = std::move(after);
-  return task;
-}
+using test::Runner;
+using test::table_of;
+using test::task_on;
 
 constexpr Bytes kCells = 6;
 
-// Random tasks on all lanes: each reads some cells and writes one. Edges: every earlier task of another lane in
-// conflict.
+// Random tasks on all lanes: each reads some cells and writes one.
 Schedule random_schedule(std::mt19937& random) {
   const auto below = [&](std::size_t n) { return random() % n; };
   Schedule schedule;
@@ -59,16 +37,9 @@ Schedule random_schedule(std::mt19937& random) {
       task.access.push_back({{Tier::kDevice, static_cast<Bytes>(below(kCells)), 1}, false});
     }
     task.access.push_back({{Tier::kDevice, static_cast<Bytes>(below(kCells)), 1}, true});
-    for (std::size_t other = 0; other < id; ++other) {
-      const Task& earlier = schedule.tasks[other];
-      const bool conflict = std::any_of(earlier.access.begin(), earlier.access.end(), [&](const Access& a) {
-        return std::any_of(task.access.begin(), task.access.end(),
-                           [&](const Access& b) { return a.range == b.range && (a.writes || b.writes); });
-      });
-      if (conflict && earlier.lane != task.lane) task.after.push_back(static_cast<Id>(other));
-    }
     schedule.tasks.push_back(std::move(task));
   }
+  test::add_edges(schedule);
   return schedule;
 }
 
