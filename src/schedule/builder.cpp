@@ -1,7 +1,8 @@
 #include "schedule/builder.h"
 
 #include <algorithm>
-#include <functional>
+#include <array>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -10,27 +11,28 @@ namespace protrain {
 
 Id ScheduleBuilder::add(Task task) {
   const auto id = static_cast<Id>(schedule_.tasks.size());
-  Clock known = order_.start(task.lane);
+  Clock known = clocks_.start(task.lane);
   for (const Id earlier : task.after) {
     PROTRAIN_CHECK(earlier >= 0 && earlier < id, "{} is to run after task {}", task.name, earlier);
-    known.include(order_.of(earlier));
+    known.include(clocks_.of(earlier));
   }
-  std::vector<AccessHistory::Conflict> conflicts;
-  for (const Access& access : task.access) {
-    const auto more = history_.conflicts(access);
-    conflicts.insert(conflicts.end(), more.begin(), more.end());
-  }
+  const std::vector<Access> accesses = effective_accesses(task);
+  Earlier earlier;
+  earlier.fill(-1);
+  for (const Access& access : accesses) history_.conflicts(access, earlier);
   // Latest first: an edge to a later task may bring earlier ones with it, never the other way round.
-  std::sort(conflicts.begin(), conflicts.end(), [](const auto& a, const auto& b) { return a.task > b.task; });
-  for (const auto& conflict : conflicts) {
-    if (known.covers(conflict.lane, conflict.task)) continue;
-    task.after.push_back(conflict.task);
-    known.include(order_.of(conflict.task));
+  std::array<int, kLanes> lanes{};
+  std::iota(lanes.begin(), lanes.end(), 0);
+  std::sort(lanes.begin(), lanes.end(), [&](int a, int b) { return earlier[a] > earlier[b]; });
+  for (const int lane : lanes) {
+    if (earlier[lane] < 0 || known.covers(static_cast<Lane>(lane), earlier[lane])) continue;
+    task.after.push_back(earlier[lane]);
+    known.include(clocks_.of(earlier[lane]));
   }
   std::sort(task.after.begin(), task.after.end());
 
-  for (const Access& access : task.access) history_.record(access, task.lane, id);
-  order_.append(task.lane, known);
+  for (const Access& access : accesses) history_.record(access, task.lane, id);
+  clocks_.append(task.lane, known);
   schedule_.tasks.push_back(std::move(task));
   return id;
 }

@@ -14,7 +14,7 @@ class ScheduleBuilder {
 
  private:
   Schedule schedule_;
-  Order order_;
+  Clocks clocks_;
   AccessHistory history_;
 };
 

@@ -23,7 +23,7 @@ class Clock {
 };
 
 // Clocks of all tasks so far, filled in the total order.
-class Order {
+class Clocks {
  public:
   // What task number size() knows by its lane alone.
   Clock start(Lane) const;
@@ -40,26 +40,34 @@ class Order {
   }();
 };
 
-// The last reader and writer of every byte, by lane.
+// What a task does to bytes: its accesses; the lives that begin or end with it are writes of their whole ranges, for
+// freed bytes may be poisoned, and the arena counts them. Accesses inside such a range are left out.
+std::vector<Access> effective_accesses(const Task&);
+
+// By lane, the latest task that must come before an access; -1 = none.
+using Earlier = std::array<Id, kLanes>;
+
+// The last readers and the last writer of every byte. A write comes after all that was recorded of its bytes, else
+// there is a race already; so nothing but the write is remembered of them.
 class AccessHistory {
  public:
-  struct Conflict {
-    Id task = -1;
-    Lane lane = Lane::kCompute;
-    Range range;  // where the two meet
-  };
-  // Earlier accesses that this one must follow: for each lane the latest, of each stretch of bytes.
-  std::vector<Conflict> conflicts(const Access&);
+  // Raises `earlier` to what this access must follow.
+  void conflicts(const Access&, Earlier& earlier);
   void record(const Access&, Lane, Id task);
 
  private:
   struct Stretch {
     Bytes end = 0;
-    std::array<Id, kLanes> read, written;
+    Id writer = -1;
+    Lane writer_lane = Lane::kCompute;
+    std::array<Id, kLanes> read{};
   };
   using Stretches = std::map<Bytes, Stretch>;  // by first byte; disjoint
-  // The stretches that make up the range exactly: cut at its ends, gaps filled.
-  std::pair<Stretches::iterator, Stretches::iterator> cut(const Range&);
+  static Stretch untouched(Bytes end);
+  // The first stretch that reaches beyond this byte.
+  Stretches::iterator at(Stretches&, Bytes) const;
+  // Cuts at the ends of the range.
+  void cut(Stretches&, Bytes begin, Bytes end);
 
   std::array<Stretches, 4> tiers_;
 };

@@ -20,10 +20,12 @@ std::string_view lane_name(Lane);
 enum class Op : std::uint8_t {
   kRunBlock,    // Task::what
   kCopy,        // access[0] read, access[1] written, equal sizes
-  kRound,       // chunk: accumulators -> gradients on the wire
-  kNorm,        // chunk: squared norm of each of its tensors
-  kFinishNorm,  // all norms and losses -> StepControl
-  kUpdate,      // chunk: AdamW, on the lane of its place
+  kRound,       // chunk: gradient_regions' sum -> wire. access[0] read, access[1] written
+  kNorm,        // chunk: squared norm of each of its tensors. access[0]: the gradient, access[1]: partial sums
+  kFinishNorm,  // access[0] losses (one a micro-batch), access[1] the StepControl written; access[2] all squared norms,
+                // absent: of the losses alone
+  kUpdate,      // chunk: AdamW, on the lane of its place. access[0] the StepControl, access[1] the gradient (both where
+                // the lane's memory is), then the chunk's weight, residual, m, v as far as it has them
 };
 inline constexpr int kOps = 6;
 std::string_view op_name(Op);
@@ -51,9 +53,10 @@ struct Task {
   bool first = true;           // kRunBlock, kBackward: the first micro-batch to write this block's gradients
   std::vector<Access> access;  // every range the task touches
   std::vector<Id> after;       // smaller ids only; its own lane's order need not be named
-  std::vector<Range> acquires;  // device and pinned ranges whose life begins with this task
-  std::vector<Range> releases;  // ... whose life has ended when this task has run
-  std::string name;            // "backward layer 3 micro-batch 1": for errors and traces
+  // Device and pinned ranges of the layout whose life begins with this task / has ended when this task has run. Each
+  // counts as a write of the whole range: bytes may be poisoned, and lives of one address are in the graph's order.
+  std::vector<Range> acquires, releases;
+  std::string name;  // "backward layer 3 micro-batch 1": for errors and traces
 };
 
 struct Schedule {
@@ -70,22 +73,33 @@ struct StepShape {
   Graph graph = Graph::kTrain;
   BatchShape batch;
   std::int64_t micro_batches = 1;
-  int batch_slot = 0;      // 0 or 1: which half of kBatch this step uses
-  bool clip = true;        // kTrain: kCpu updates wait for the norm, so they are left to the next graph; else they run in
-                           // backward, as soon as their gradient has arrived
-  int pending_slot = 0;    // whose results (kResults) the pending updates read
+  int batch_slot = 0;    // 0 or 1: which half of kBatch this step uses
+  bool clip = true;      // kTrain: kCpu updates wait for the norm, so they are left to the next graph; else they run in
+                         // backward, as soon as their gradient has arrived
+  int pending_slot = 0;  // whose results (kResults) the pending updates read
   std::vector<Id> pending;  // kTrain, kDrain: kCpu chunks still to be updated with the gradient on the host, ascending
-  std::vector<Id> slots;    // Schedule::slots_after of the graph before; empty: nothing is there
+  // Schedule::slots_after of the graph before; empty: nothing is there. Of a chunk that is pending here, what the slot
+  // holds is not taken.
+  std::vector<Id> slots;
   bool operator==(const StepShape&) const = default;
 };
 
 // kTrain: upload of the batch; micro-batches through the blocks in the plan's order, each streamed chunk loaded as soon
-// as its slot is free and only if it is not there; before it, if pending, its update. A chunk's gradient is rounded, its
-// norms are taken and it leaves as soon as it is complete. Then the step's control and the resident updates, and the
-// control's way back. Edges are those that the accesses need, and no more: without any one of them race() finds a pair.
-// `batch` and `micro_batches` fit what the layout was made for (InternalError).
-Schedule expand(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&, const Layout&,
-                const StepShape&);
+// as its slot is free and only if it is not there; before it, if pending, its update (a chunk with a home on the device
+// is uploaded there after it). A chunk's gradient is rounded, its norms are taken and it leaves as soon as it is
+// complete. Then the step's control and the resident updates, and the control's way back to kResults[batch_slot]. With
+// clip, kCpu chunks are left pending (all of them); without, their slots_after are -1 and their homes are uploaded at
+// the end. kDrain: updates of what is pending, uploads of homes. kEvaluate: forwards in the plan's order; nothing may
+// be pending.
+//
+// Edges are those that accesses and lives need, and no more: without any one of them race() finds a pair. Where a task
+// of a transfer lane stands in the order says how long bytes are held, not when it runs. A copy out of a saved set or
+// input stands offload_distance block calls after the forward (before the backward at the latest): so long its bytes
+// are lent to no one, and compute does not wait for it. A copy in stands offload_distance block calls before the
+// backward. A kRound stands one block call late for the same reason. `batch` is a planned shape, `micro_batches` at
+// most what the layout was made for (InternalError).
+Schedule expand(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&,
+                const Layout&, const StepShape&);
 
 // Empty iff all overlapping accesses, one of them writing, are ordered by the graph (lane order included); else names
 // the first pair.
