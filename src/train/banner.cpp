@@ -2,13 +2,14 @@
 
 #include <fmt/core.h>
 
+#include "train/plan_file.h"
+
 namespace protrain {
 
 std::vector<std::string> banner(const TrainConfig& config, const ModelSource& model, const DataSources& data,
-                                const Device& device, const RunPlan& run, std::int64_t total_steps) {
+                                const MeasuredModel& measured, const RunPlan& run, std::int64_t total_steps) {
   const std::int64_t micro_batch = config.per_device_train_batch_size;
   const std::int64_t batch = micro_batch * config.gradient_accumulation_steps;
-  const bool recompute = run.plan.activation.front() == Activation::kRecompute;
   std::vector<std::string> lines = {"***** training *****"};
   const auto line = [&](std::string_view name, const std::string& value) {
     lines.push_back(fmt::format("  {:<22} {}", name, value));
@@ -24,11 +25,10 @@ std::vector<std::string> banner(const TrainConfig& config, const ModelSource& mo
   }
   line("batch", fmt::format("{} = {} rows x {} accumulated", batch, micro_batch, config.gradient_accumulation_steps));
   line("steps", fmt::format("{} ({} an epoch)", total_steps, data.train->steps_per_epoch()));
-  line("device", fmt::format("{}, {}, {} compute threads", device.name(), transformers_name(run.shape.compute),
-                             run.compute_threads));
-  line("device memory", fmt::format("{} planned (activations {}), about {} more for blocks",
-                                    format_bytes(run.plan.predicted_device_bytes), recompute ? "recomputed" : "kept",
-                                    format_bytes(run.activation_bytes)));
+  line("device", fmt::format("{}, {}, {} compute threads", measured.device->name(),
+                             transformers_name(run.shape.compute), measured.compute_threads));
+  line("plan", run.reason);
+  for (const std::string& text : memory_lines(run, model.spec)) line("memory", text);
   line("pinned host memory", format_bytes(run.layout.bytes(Tier::kPinned)));
   return lines;
 }

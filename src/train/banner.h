@@ -7,7 +7,7 @@
 
 namespace protrain {
 
-std::vector<std::string> banner(const TrainConfig&, const ModelSource&, const DataSources&, const Device&,
+std::vector<std::string> banner(const TrainConfig&, const ModelSource&, const DataSources&, const MeasuredModel&,
                                 const RunPlan&, std::int64_t total_steps);
 
 }  // namespace protrain

@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "train/config_json.h"
 
 namespace protrain {
 namespace {
@@ -282,6 +283,8 @@ void apply_yaml(TrainConfig& config, const std::string& yaml, const std::string&
         values.push_back(item.Scalar());
       }
       set_key(config, *key, where, std::move(values), true);
+    } else if (key->name == "plan") {
+      set_key(config, *key, where, {json_of(value, file, "plan")}, false);
     } else {
       fail(ExitCode::kConfig, "{}: {}: holds a nested mapping; it must be a plain value or a list", where, key->name);
     }

@@ -87,6 +87,8 @@ struct TrainConfig {
   Switch recompute = Switch::kAuto;
   ByteSize chunk_bytes{64 * kMiB};
   ByteSize device_memory_limit;
+  ByteSize host_memory_limit;
+  std::string plan;  // "", a file, or JSON that starts with '{'
 
   // Keys that the user gave, and where: "train.yaml:7" or "command line".
   std::map<std::string, std::string> given;

@@ -213,6 +213,15 @@ const ConfigKey kKeys[] = {
      .min = 0,
      .max = 1e18,
      .alias = "gpu_memory_limit"},
+    {.name = "host_memory_limit",
+     .member = &C::host_memory_limit,
+     .help = "most bytes of host memory to use; 0 = all that the machine and its control group leave",
+     .min = 0,
+     .max = 1e18,
+     .alias = "cpu_memory_limit"},
+    {.name = "plan",
+     .member = &C::plan,
+     .help = "knobs of the memory plan, as in plan.json: a mapping, JSON text or a file; the rest is chosen"},
 };
 
 }  // namespace

@@ -2,37 +2,53 @@
 
 #include <algorithm>
 
-#include "model/model.h"
-#include "tensor/tensor.h"
-
 namespace protrain {
-
 namespace {
 
-std::int64_t longest_row(const RunShape& shape) {
-  std::int64_t longest = 0;
-  for (const BatchShape& batch : shape.train_shapes) longest = std::max(longest, batch.row_tokens);
-  for (const BatchShape& batch : shape.eval_shapes) longest = std::max(longest, batch.row_tokens);
-  return longest;
+// Threads that issue work while updates run on the host: main, autograd's, and the lanes that copy.
+constexpr int kIssuingThreads = 3;
+
+int update_threads(const MeasuredModel& measured) {
+  if (measured.device->kind() == DeviceKind::kCpu) return measured.compute_threads;
+  return std::max(1, allowed_cores() - kIssuingThreads);
 }
 
 }  // namespace
 
-Engine::Engine(const TrainConfig& config, const ModelSource& model, const RunPlan& run, Device& device)
-    : pool_(run.compute_threads) {
-  set_up_torch({.compute_threads = run.compute_threads, .deterministic = config.deterministic});
-  std::byte* const device_arena = device.arena(Tier::kDevice, run.layout.bytes(Tier::kDevice));
-  std::byte* const pinned_arena = device.arena(Tier::kPinned, run.layout.bytes(Tier::kPinned));
+Engine::Engine(const TrainConfig& config, const ModelSource& model, const RunPlan& run, MeasuredModel& measured)
+    : pool_(measured.compute_threads) {
+  Device& device = *measured.device;
+  for (const Tier tier : {Tier::kDevice, Tier::kPinned, Tier::kPageable}) {
+    const Bytes bytes = run.layout.bytes(tier);
+    if (bytes == 0) continue;
+    auto& arena = owned_arenas_[static_cast<std::size_t>(tier)];
+    arena = std::make_unique<Arena>(device, tier, bytes);
+    arenas_[static_cast<std::size_t>(tier)] = arena.get();
+  }
   kernels_ = device.kind() == DeviceKind::kCuda ? make_cuda_kernels() : make_cpu_kernels(pool_);
-  store_ = std::make_unique<ChunkStore>(model.spec, run.chunks, run.layout, run.shape, device, device_arena);
-  std::vector<std::unique_ptr<Block>> blocks = make_blocks(model.architecture, model.spec,
-                                                           {.compute = run.shape.compute,
-                                                            .device = device.kind(),
-                                                            .deterministic = config.deterministic,
-                                                            .positions = longest_row(run.shape)});
+  if (std::ranges::count(run.plan.place, UpdatePlace::kCpu) > 0) {
+    host_pool_ = std::make_unique<ThreadPool>(update_threads(measured));
+    host_kernels_ = make_cpu_kernels(*host_pool_);
+  }
+  store_ = std::make_unique<ChunkStore>(model.spec, run.chunks, run.layout, run.shape, run.plan, device, arenas_);
+  if (run.layout.contains(Region::kTables, 0)) {
+    measured.tables->place(store_->at(run.layout.find(Region::kTables)), *device.stream("tables"));
+  }
+  if (run.layout.contains(Region::kLibrary, 0)) {
+    const Range library = run.layout.find(Region::kLibrary);
+    measured.traces->place_library(store_->at(library), library.bytes);
+  }
+  measured.traces->set_mode(TraceBook::Mode::kReplay);
   const AdamWOptions adam = {.beta1 = config.adam_beta1, .beta2 = config.adam_beta2, .epsilon = config.adam_epsilon};
-  runner_ = std::make_unique<StepRunner>(*store_, run.chunks, run.shape, run.plan, run.layout, device,
-                                         std::move(blocks), *kernels_, adam, pinned_arena);
+  runner_ = std::make_unique<StepRunner>(*store_, run.chunks, run.shape, run.profile, run.plan, run.layout, device,
+                                         std::move(measured.blocks), *kernels_, host_kernels_.get(), adam, arenas_);
+}
+
+Engine::~Engine() = default;
+
+Bytes Engine::high_water(Tier tier) const {
+  const Arena* arena = arenas_[static_cast<std::size_t>(tier)];
+  return arena == nullptr ? 0 : arena->high_water();
 }
 
 }  // namespace protrain

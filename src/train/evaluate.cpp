@@ -17,8 +17,8 @@ std::optional<Evaluation> evaluate(StepRunner& runner, const BatchSource& source
     const StepBatch batch = loader.next(runner.batch_staging(slot));
     StepInputs inputs;
     inputs.supervised_tokens = batch.supervised_tokens;
-    const StepShape shape = {Graph::kEvaluate, batch.shape, batch.micro_batches, slot};
-    const StepOutputs outputs = runner.step(shape, inputs, {.trace = false, .abandon = abandon});
+    const StepRequest request = {Graph::kEvaluate, batch.shape, batch.micro_batches, slot};
+    const StepOutputs outputs = runner.step(request, inputs, {.abandon = abandon});
     if (outputs.run.abandoned) return std::nullopt;
     loss_sum += outputs.control.loss_sum;
     result.supervised_tokens += batch.supervised_tokens;

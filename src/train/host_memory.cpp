@@ -9,10 +9,15 @@ HostMemory host_memory() {
   HostMemory use;
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
-    if (word != "VmRSS:" && word != "VmHWM:") continue;
+    const bool unfiled = word == "RssAnon:" || word == "RssShmem:";
+    if (word != "VmRSS:" && word != "VmHWM:" && !unfiled) continue;
     Bytes kib = 0;
     status >> kib;
-    (word == "VmRSS:" ? use.resident : use.peak) = kib * kKiB;
+    if (unfiled) {
+      use.unfiled += kib * kKiB;
+    } else {
+      (word == "VmRSS:" ? use.resident : use.peak) = kib * kKiB;
+    }
   }
   return use;
 }

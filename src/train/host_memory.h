@@ -6,6 +6,7 @@ namespace protrain {
 
 struct HostMemory {
   Bytes resident = 0;  // now
+  Bytes unfiled = 0;   // of that, not pages of files: RssAnon + RssShmem
   Bytes peak = 0;      // largest so far
 };
 HostMemory host_memory();

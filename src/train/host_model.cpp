@@ -12,7 +12,7 @@ Layout weights_layout(const std::vector<Chunk>& chunks) {
   for (Id chunk = 0; chunk < static_cast<Id>(chunks.size()); ++chunk) {
     const Bytes bytes = chunks[static_cast<std::size_t>(chunk)].elements * size_of(DType::kF32);
     layout.entries.push_back(
-        {Region::kState, chunk * kParts + static_cast<Id>(Part::kWeight), {Tier::kDevice, end, bytes}});
+        {Region::kState, chunk * kParts + static_cast<Id>(Part::kWeight), {Tier::kDevice, end, bytes}, true});
     end += round_up(bytes, kAlignment);
   }
   return layout;
@@ -21,7 +21,8 @@ Layout weights_layout(const std::vector<Chunk>& chunks) {
 }  // namespace
 
 HostModel::HostModel(const ModelSpec& spec)
-    : chunks_(make_chunks(spec, Plan{}.chunk_bytes, DType::kF32)),
+    : plan_(resident_plan(spec, shape_, Plan{}.chunk_bytes)),
+      chunks_(make_chunks(spec, plan_.chunk_bytes, DType::kF32)),
       layout_(weights_layout(chunks_)),
       device_(make_cpu_device()) {
   const Bytes bytes = layout_.bytes(Tier::kDevice);
@@ -29,7 +30,10 @@ HostModel::HostModel(const ModelSpec& spec)
     fail(ExitCode::kDoesNotFit, "the model's weights need {} ({} bytes) of host memory, {} ({} bytes) are available",
          format_bytes(bytes), bytes, format_bytes(limit), limit);
   }
-  store_ = std::make_unique<ChunkStore>(spec, chunks_, layout_, shape_, *device_, device_->arena(Tier::kDevice, bytes));
+  arena_ = std::make_unique<Arena>(*device_, Tier::kDevice, bytes);
+  Arenas arenas{};
+  arenas[static_cast<std::size_t>(Tier::kDevice)] = arena_.get();
+  store_ = std::make_unique<ChunkStore>(spec, chunks_, layout_, shape_, plan_, *device_, arenas);
 }
 
 }  // namespace protrain

@@ -17,9 +17,11 @@ class HostModel {
 
  private:
   RunShape shape_;
+  Plan plan_;
   std::vector<Chunk> chunks_;
   Layout layout_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<Arena> arena_;
   std::unique_ptr<ChunkStore> store_;
 };
 

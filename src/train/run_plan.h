@@ -1,38 +1,30 @@
-// Decides everything about a run before it allocates anything: device, compute dtype, plan, chunks, layout. Here the
-// only plans are "everything on the device" with activations kept or recomputed.
+// Decides everything about a run before it allocates anything: plan, chunks, layout.
 #pragma once
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "device/device.h"
-#include "plan/plan.h"
-#include "train/config.h"
-#include "train/data_sources.h"
-#include "train/model_source.h"
+#include "train/ladder.h"
+#include "train/measured_model.h"
+#include "train/memory_budget.h"
 
 namespace protrain {
 
 struct RunPlan {
-  int compute_threads = 1;
   RunShape shape;
+  Profile profile;
   Plan plan;
   std::vector<Chunk> chunks;
   Layout layout;
-  Bytes activation_bytes = 0;  // estimate: what LibTorch allocates beside the arena
+  MemoryLimits limits;
+  std::string reason;  // one line: where the plan comes from and what it does
 };
 
-// Error(kConfig) for a device that is not there.
-std::unique_ptr<Device> open_device(const TrainConfig&);
-// bf16: auto: on CUDA, and on CPUs that multiply bf16 in hardware.
-DType compute_dtype(const TrainConfig&, DeviceKind);
-bool cpu_multiplies_bf16();
+// Error(kDoesNotFit) with the bytes needed and available, by tier, and the nearest change that fits; Error(kConfig)
+// for knobs that this model or run cannot take.
+RunPlan choose_plan(Files&, const TrainConfig&, const ModelSource&, const MeasuredModel&);
 
-// Error(kDoesNotFit) with the bytes needed and available, by tier, and the nearest change that fits.
-RunPlan choose_plan(const TrainConfig&, const ModelSource&, const DataSources&, const Device&);
-
-// Estimate of what a layer keeps for its backward, and of the head's working memory, for T tokens.
-Bytes saved_bytes(const Architecture&, std::int64_t tokens, DType compute);
-Bytes head_bytes(const Architecture&, std::int64_t tokens, DType compute);
+MemoryLimits memory_limits(const TrainConfig&, const MeasuredModel&);
+// Weights, gradients, optimizer state: what the model would take with all of it in one place.
+Bytes state_bytes(const ModelSpec&, DType compute);
 
 }  // namespace protrain

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "plan/plan_json.h"
 
 namespace protrain {
 
@@ -17,6 +18,7 @@ std::string run_state_json(const RunState& state) {
               {"nonfinite_in_row", state.nonfinite_in_row},
               {"evaluated_step", state.evaluated_step},
               {"compute_threads", state.compute_threads},
+              {"order", order_name(state.order)},
               {"sampling",
                {{"cutoff_len", sampling.cutoff_len},
                 {"split_long", sampling.split_long},
@@ -37,6 +39,7 @@ RunState parse_run_state(const std::string& text, const std::string& file) {
     state.nonfinite_in_row = tree.at("nonfinite_in_row");
     state.evaluated_step = tree.at("evaluated_step");
     state.compute_threads = tree.at("compute_threads");
+    if (tree.value("order", "") == order_name(Order::kLayer)) state.order = Order::kLayer;
     const json& sampling = tree.at("sampling");
     state.sampling = {.cutoff_len = sampling.at("cutoff_len"),
                       .split_long = sampling.at("split_long"),
@@ -73,6 +76,12 @@ void check_resume(const RunState& now, std::uint64_t data_now, const RunState& t
   same("seed", now.sampling.seed, then.sampling.seed);
   same("per_device_train_batch_size x gradient_accumulation_steps",
        now.sampling.micro_batch * now.sampling.accumulation, then.sampling.micro_batch * then.sampling.accumulation);
+  if (now.order != then.order && now.sampling.accumulation > 1) {
+    log::warning(
+        "{} was made with order: {}, this run has {}: gradients are summed in another order, so results agree "
+        "to rounding, not bit for bit",
+        checkpoint, order_name(then.order), order_name(now.order));
+  }
   if (now.compute_threads != then.compute_threads) {
     log::warning("{} was made with {} compute threads, this run has {}: results agree to rounding, not bit for bit",
                  checkpoint, then.compute_threads, now.compute_threads);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "checkpoint/training_checkpoint.h"
+#include "plan/plan.h"
 #include "train/data_sources.h"
 
 namespace protrain {
@@ -11,6 +12,7 @@ namespace protrain {
 struct RunState {
   SamplingOptions sampling;
   int compute_threads = 1;
+  Order order = Order::kMicroBatch;
   double epoch = 0;
   std::int64_t tokens_seen = 0;  // real ones, since the first step
   std::int64_t nonfinite_in_row = 0;

@@ -8,7 +8,6 @@
 
 #include "base/log.h"
 #include "checkpoint/training_checkpoint.h"
-#include "plan/plan_json.h"
 #include "train/banner.h"
 #include "train/data_sources.h"
 #include "train/engine.h"
@@ -17,6 +16,7 @@
 #include "train/learning_rate.h"
 #include "train/metrics.h"
 #include "train/output_folder.h"
+#include "train/plan_file.h"
 #include "train/run_plan.h"
 #include "train/run_state.h"
 #include "train/signals.h"
@@ -28,6 +28,9 @@ namespace fs = std::filesystem;
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// What drivers and libraries may load on the device after the first step without a word.
+constexpr Bytes kOutsideGrowth = 16 * kMiB;
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
@@ -51,7 +54,9 @@ class Trainer {
   void train_one(Loader& loader);
   void log_step(const StepBatch&, const StepInputs&, const StepOutputs&, double flops, double seconds, double stalled);
   void count_nonfinite(bool skipped);
-  void write_trace(const StepShape&, const Timeline&);
+  [[noreturn]] void stop_half_updated();
+  void write_trace(const Timeline&);
+  void check_memory();
   void evaluate_now();
   bool owes_evaluation() const;
   void save();
@@ -68,7 +73,7 @@ class Trainer {
   const DataSources data_;
   const std::int64_t total_steps_;
   const LearningRate rate_;
-  const std::unique_ptr<Device> device_;
+  MeasuredModel measured_;
   const RunPlan plan_;
   std::unique_ptr<Engine> engine_;
 
@@ -76,6 +81,8 @@ class Trainer {
   RunState run_;
   std::optional<std::int64_t> saved_step_;  // of the newest checkpoint of this run
   Bytes device_peak_ = 0;
+  std::int64_t unplanned_ = 0;  // allocations on the device since the start-up ended
+  bool outgrown_ = false;       // was warned of
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardLog> board_;
   std::optional<Progress> progress_;
@@ -92,16 +99,17 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       data_(open_data(files, config, model_->spec)),
       total_steps_(total_steps(config, *data_.train)),
       rate_(make_learning_rate(config, total_steps_)),
-      device_(open_device(config)),
-      plan_(choose_plan(config, *model_, data_, *device_)) {
+      measured_(measure_model(config, *model_, data_)),
+      plan_(choose_plan(files, config, *model_, measured_)) {
   files_.write_text(output_ / "train_config.yaml", print_config(config_), false);
-  files_.write_text(output_ / "plan.json", plan_json(plan_.plan, plan_.layout), false);
-  engine_ = std::make_unique<Engine>(config_, *model_, plan_, *device_);
+  files_.write_text(output_ / "plan.json", plan_file(plan_, model_->spec), false);
+  engine_ = std::make_unique<Engine>(config_, *model_, plan_, measured_);
 }
 
 void Trainer::load_state() {
   run_.sampling = data_.sampling;
-  run_.compute_threads = plan_.compute_threads;
+  run_.compute_threads = measured_.compute_threads;
+  run_.order = plan_.plan.order;
   ChunkStore& store = engine_->store();
   if (!resumed_from_) {
     state_.data_fingerprint = data_.train_tokens->fingerprint();
@@ -127,7 +135,7 @@ void Trainer::load_state() {
 void Trainer::open_logs() {
   metrics_.emplace(files_, output_ / "metrics.jsonl", state_.step);
   if (!config_.report_to.empty()) board_.emplace(files_, output_ / "tensorboard", state_.step + 1);
-  for (const std::string& line : banner(config_, *model_, data_, *device_, plan_, total_steps_)) log::info("{}", line);
+  for (const std::string& line : banner(config_, *model_, data_, measured_, plan_, total_steps_)) log::info("{}", line);
   if (resumed_from_) log::info("resuming from {} at step {}", resumed_from_->string(), state_.step);
   progress_.emplace(progress_options_, state_.step, total_steps_);
 }
@@ -137,6 +145,7 @@ void Trainer::run() {
   // Only now: whatever refuses this run must leave the earlier one's checkpoints alone.
   if (config_.overwrite_output_dir && config_.resume_from_checkpoint.empty()) remove_checkpoints(files_, output_);
   open_logs();
+  reset_allocator_counts();
   if (interrupted()) save_and_stop();
   if (owes_evaluation()) evaluate_now();
   train_steps();
@@ -144,7 +153,11 @@ void Trainer::run() {
   if (config_.save_steps > 0 && saved_step_ != state_.step) save();
   if (interrupted()) save_and_stop();
   progress_.reset();
+  engine_->runner().drain();
   export_model(files_, engine_->store(), model_->config_json, model_->tokenizer_folder, output_, export_options());
+  log::info("device memory: {} planned, {} used at most; the model's state is {}",
+            format_bytes(plan_.layout.bytes(Tier::kDevice)), format_bytes(engine_->high_water(Tier::kDevice)),
+            format_bytes(state_bytes(model_->spec, plan_.shape.compute)));
   log::info("trained model written to {}", output_.string());
 }
 
@@ -172,11 +185,11 @@ void Trainer::train_one(Loader& loader) {
   inputs.weight_decay = config_.weight_decay;
   inputs.max_norm = config_.max_grad_norm;
   inputs.update = state_.applied_updates + 1;
-  const StepShape shape = {Graph::kTrain, batch.shape, batch.micro_batches, slot};
+  const StepRequest request = {Graph::kTrain, batch.shape, batch.micro_batches, slot};
   RunOptions options;
   options.trace = std::ranges::find(config_.trace_steps, state_.step + 1) != config_.trace_steps.end();
   options.abandon = interrupted;
-  const StepOutputs outputs = runner.step(shape, inputs, options);
+  const StepOutputs outputs = runner.step(request, inputs, options);
   if (outputs.run.abandoned) save_and_stop();
 
   const bool skipped = outputs.control.skip != 0;
@@ -186,7 +199,9 @@ void Trainer::train_one(Loader& loader) {
   run_.epoch = batch.epoch;
   const double flops = step_flops(model_->spec, batch, runner.batch_staging(slot));
   log_step(batch, inputs, outputs, flops, seconds_since(begin), loader.stalled_seconds() - stalled_before);
-  if (options.trace) write_trace(shape, outputs.run.timeline);
+  if (options.trace) write_trace(outputs.run.timeline);
+  check_memory();
+  if (skipped && outputs.updated_early) stop_half_updated();
   count_nonfinite(skipped && batch.supervised_tokens > 0);
 }
 
@@ -203,7 +218,7 @@ void Trainer::log_step(const StepBatch& batch, const StepInputs& inputs, const S
   progress_->step(state_.step, numbers, logged);
   if (!logged) return;
 
-  device_peak_ = std::max(device_peak_, device_->memory().in_use);
+  device_peak_ = std::max(device_peak_, measured_.device->memory().in_use);
   MetricsRow row(state_.step);
   row.add("kind", "train")
       .add("epoch", batch.epoch)
@@ -219,6 +234,8 @@ void Trainer::log_step(const StepBatch& batch, const StepInputs& inputs, const S
       .add("data_stall_seconds", stalled)
       .add("model_tflops", flops / seconds / 1e12)
       .add("device_peak_bytes", device_peak_)
+      .add("arena_high_water_bytes", engine_->high_water(Tier::kDevice))
+      .add("unplanned_allocations", unplanned_)
       .add("host_peak_bytes", host_memory().peak)
       .add("applied_updates", state_.applied_updates);
   metrics_->write(row);
@@ -238,9 +255,34 @@ void Trainer::count_nonfinite(bool nonfinite) {
        kept ? "the last checkpoint is " + kept->string() : "no checkpoint was saved");
 }
 
-void Trainer::write_trace(const StepShape& shape, const Timeline& timeline) {
+// Without clipping chunks are updated as soon as their gradient is there; a gradient found not finite after that has
+// left a model that is neither old nor new.
+void Trainer::stop_half_updated() {
+  const std::optional<fs::path> kept = newest_checkpoint(files_, output_);
+  fail(ExitCode::kNonFinite,
+       "step {}: a gradient is not finite, and other weights were updated before it was known (max_grad_norm: 0); {}. "
+       "With max_grad_norm above 0 the whole update would have been skipped",
+       state_.step, kept ? "the last checkpoint is " + kept->string() : "no checkpoint was saved");
+}
+
+void Trainer::write_trace(const Timeline& timeline) {
   const fs::path file = output_ / fmt::format("trace-step-{}.json", state_.step);
-  files_.write_text(file, chrome_trace(engine_->runner().schedule(shape), timeline), false);
+  files_.write_text(file, chrome_trace(engine_->runner().last_schedule(), timeline), false);
+}
+
+// The plan was accepted as the whole truth about device memory; what comes beside it must be seen.
+void Trainer::check_memory() {
+  const AllocatorCounts counts = allocator_counts();
+  if (const std::int64_t now = counts.plain + counts.mismatches; now > 0 && unplanned_ == 0) {
+    log::warning("step {}: {} allocations outside the plan", state_.step, now);
+  }
+  unplanned_ = counts.plain + counts.mismatches;
+  if (measured_.device->kind() != DeviceKind::kCuda || outgrown_) return;
+  const Bytes outside = measured_.device->memory().in_use - plan_.layout.bytes(Tier::kDevice);
+  if (outside <= plan_.limits.outside + kOutsideGrowth) return;
+  outgrown_ = true;
+  log::warning("step {}: {} of the device are in use beside the plan, {} were before the first step", state_.step,
+               format_bytes(outside), format_bytes(plan_.limits.outside));
 }
 
 bool Trainer::owes_evaluation() const {
@@ -255,7 +297,7 @@ void Trainer::evaluate_now() {
                                                     [&](std::int64_t done) { progress_->evaluating(done, batches); });
   if (!result) save_and_stop();
   run_.evaluated_step = state_.step;
-  device_peak_ = std::max(device_peak_, device_->memory().in_use);
+  device_peak_ = std::max(device_peak_, measured_.device->memory().in_use);
   MetricsRow row(state_.step);
   row.add("kind", "evaluate")
       .add("epoch", run_.epoch)
@@ -265,6 +307,8 @@ void Trainer::evaluate_now() {
       .add("eval_supervised_tokens", result->supervised_tokens)
       .add("eval_seconds", result->seconds)
       .add("device_peak_bytes", device_peak_)
+      .add("arena_high_water_bytes", engine_->high_water(Tier::kDevice))
+      .add("unplanned_allocations", unplanned_)
       .add("host_peak_bytes", host_memory().peak);
   metrics_->write(row);
   if (board_) board_->write(row, "eval");
@@ -280,6 +324,7 @@ ExportOptions Trainer::export_options() const {
 }
 
 void Trainer::save() {
+  engine_->runner().drain();
   state_.extra_json = run_state_json(run_);
   const SaveOptions options = {.keep_last = static_cast<int>(config_.save_total_limit), .model = export_options()};
   const fs::path saved = save_checkpoint(files_, engine_->store(), state_, model_->config_json,

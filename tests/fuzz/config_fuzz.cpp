@@ -2,7 +2,7 @@
 // its key's range and reads back from its own print.
 //
 // clang-format off
-// sources: src/train/config.cpp src/train/config_keys.cpp src/train/config_text.cpp src/base/error.cpp src/base/units.cpp
+// sources: src/train/config.cpp src/train/config_json.cpp src/train/config_keys.cpp src/train/config_text.cpp src/base/error.cpp src/base/units.cpp
 // clang-format on
 // libraries: -lyaml-cpp -lfmt
 #include <cstdint>

@@ -1,0 +1,14 @@
+// A part of a YAML file as JSON text, for a section whose keys another layer knows. Pure; sees base and yaml-cpp only.
+#pragma once
+#include <yaml-cpp/yaml.h>
+
+#include <string>
+
+namespace protrain {
+
+// One line. Plain scalars that read as numbers, true, false or null become those, all others strings. `where` is the
+// section's key. Error(kConfig) naming file and line for keys that are no plain words, keys given twice, and more than
+// a few levels.
+std::string json_of(const YAML::Node&, const std::string& file, const std::string& where);
+
+}  // namespace protrain

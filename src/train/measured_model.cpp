@@ -1,0 +1,111 @@
+#include "train/measured_model.h"
+
+#include <cpuid.h>
+
+#include <algorithm>
+#include <new>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
+#include "profile/memory.h"
+#include "tensor/tensor.h"
+#include "train/memory_budget.h"
+
+namespace protrain {
+namespace {
+
+std::unique_ptr<Device> open_device(const TrainConfig& config, DeviceKind kind) {
+  if (kind == DeviceKind::kCuda) return make_cuda_device(0);
+  CpuDeviceOptions options;
+  options.capacity = config.device_memory_limit.bytes;
+  return make_cpu_device(options);
+}
+
+std::int64_t longest_row(const RunShape& shape) {
+  std::int64_t longest = 0;
+  for (const auto* shapes : {&shape.train_shapes, &shape.eval_shapes}) {
+    for (const BatchShape& batch : *shapes) longest = std::max(longest, batch.row_tokens);
+  }
+  return longest;
+}
+
+bool ran_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->code() == ExitCode::kDoesNotFit;
+  constexpr std::string_view kTexts[] = {"out of memory", "can't allocate memory", "Cannot allocate memory",
+                                         "ALLOC_FAILED", "std::bad_alloc"};
+  const std::string_view text = error.what();
+  return std::ranges::any_of(kTexts, [&](auto part) { return text.find(part) != std::string_view::npos; });
+}
+
+}  // namespace
+
+bool cpu_multiplies_bf16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool amx_bf16 = (d >> 22 & 1) != 0;
+  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d)) return amx_bf16;
+  const bool avx512_bf16 = (a >> 5 & 1) != 0;
+  return amx_bf16 || avx512_bf16;
+}
+
+DeviceKind device_kind(const TrainConfig& config) {
+  const bool cuda = config.device == "cuda" || (config.device == "auto" && cuda_device_count() > 0);
+  return cuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+DType compute_dtype(const TrainConfig& config, DeviceKind kind) {
+  if (config.bf16 != Switch::kAuto) return config.bf16 == Switch::kTrue ? DType::kBf16 : DType::kF32;
+  if (kind == DeviceKind::kCuda || cpu_multiplies_bf16()) return DType::kBf16;
+  log::info("bf16: auto: this CPU has neither AVX512-BF16 nor AMX, so the run computes in float32");
+  return DType::kF32;
+}
+
+MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model, const DataSources& data) {
+  const DeviceKind kind = device_kind(config);
+  MeasuredModel measured;
+  measured.device = open_device(config, kind);  // its errors are clearer than the allocator's
+  install_allocator(kind);
+  measured.compute_threads = config.compute_threads > 0 ? static_cast<int>(config.compute_threads) : allowed_cores();
+  set_up_torch({.compute_threads = measured.compute_threads, .deterministic = config.deterministic});
+
+  measured.shape.compute = compute_dtype(config, kind);
+  measured.shape.accumulation = config.gradient_accumulation_steps;
+  measured.shape.train_shapes = data.train->shapes();
+  if (data.eval) measured.shape.eval_shapes = data.eval->shapes();
+
+  const std::int64_t positions = longest_row(measured.shape);
+  measured.tables = std::make_shared<model::RopeTables>(model.architecture, kind, positions);
+  measured.traces = std::make_shared<TraceBook>(kind);
+  measured.blocks = make_blocks(model.architecture, model.spec,
+                                {.compute = measured.shape.compute,
+                                 .device = kind,
+                                 .deterministic = config.deterministic,
+                                 .positions = positions,
+                                 .traces = measured.traces,
+                                 .tables = measured.tables});
+  measured.profile = measure_again(measured, model, measured.shape);
+  measured.process_bytes = measure_process();
+  if (kind == DeviceKind::kCuda) measured.outside_bytes = measured.device->memory().in_use;
+  return measured;
+}
+
+Profile measure_again(const MeasuredModel& measured, const ModelSource& model, const RunShape& shape) {
+  try {
+    return record_memory(model.spec, measured.blocks, *measured.traces, shape, *measured.device,
+                         measured.tables->bytes());
+  } catch (const std::exception& error) {
+    if (!ran_out_of_memory(error)) throw;
+    const BatchShape& batch = shape.train_shapes.front();
+    fail(ExitCode::kDoesNotFit,
+         "does not fit: one block of a micro-batch of {} rows of {} tokens ran out of memory when it was tried: a "
+         "smaller per_device_train_batch_size (with more gradient_accumulation_steps) or a smaller cutoff_len is "
+         "needed ({})",
+         batch.rows, batch.row_tokens,
+         std::string_view(error.what()).substr(0, std::string_view(error.what()).find('\n')));
+  }
+}
+
+}  // namespace protrain

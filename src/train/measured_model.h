@@ -1,0 +1,40 @@
+// The model on its device before there is a plan: blocks, and what each of their calls asks of memory. Order matters:
+// the allocator is installed before anything of LibTorch's or CUDA's starts, and calls are recorded on the thread that
+// will run them. One thread.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "model/model.h"
+#include "plan/plan.h"
+#include "train/config.h"
+#include "train/data_sources.h"
+#include "train/model_source.h"
+
+namespace protrain {
+
+struct MeasuredModel {
+  std::unique_ptr<Device> device;
+  int compute_threads = 1;
+  RunShape shape;
+  std::shared_ptr<model::RopeTables> tables;
+  std::shared_ptr<TraceBook> traces;
+  std::vector<std::unique_ptr<Block>> blocks;
+  Profile profile;
+  Bytes process_bytes = 0;  // RssAnon + RssShmem, with all that recording has made
+  Bytes outside_bytes = 0;  // CUDA: of the device, as the driver says
+};
+
+// Error(kConfig) for a device that is not there; Error(kDoesNotFit) when a block of one micro-batch has not enough
+// memory to run.
+MeasuredModel measure_model(const TrainConfig&, const ModelSource&, const DataSources&);
+// What the calls ask for with other shapes, as far as there is memory for one block's.
+Profile measure_again(const MeasuredModel&, const ModelSource&, const RunShape&);
+
+DeviceKind device_kind(const TrainConfig&);
+// bf16: auto: on CUDA, and on CPUs that multiply bf16 in hardware.
+DType compute_dtype(const TrainConfig&, DeviceKind);
+bool cpu_multiplies_bf16();
+
+}  // namespace protrain

@@ -1,0 +1,46 @@
+// What a plan needs of each tier beside what there is of it. Pure but for measure_process(); thread-safe.
+//
+// Note [What counts where]: the device's arena is a tier of its own; on the CPU device it is host memory too. Host
+// memory is pinned and pageable arenas, that, and the process's share: its own resident memory (RssAnon + RssShmem;
+// program, libraries' state) when the arenas do not exist yet. On CUDA the device also holds what the driver and
+// libraries keep outside the arena (context, loaded modules, cuDNN), which a device_memory_limit covers.
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "plan/plan.h"
+
+namespace protrain {
+
+struct MemoryLimits {
+  Bytes device = 0;      // of the device's arena
+  Bytes device_cap = 0;  // the user's, outside part included; 0: none
+  Bytes outside = 0;     // CUDA: device bytes in use beside the arena
+  Bytes host = 0;        // of all host memory
+  Bytes process = 0;     // the process's share of it
+  bool device_is_host = false;
+};
+
+struct MemoryNeed {
+  Bytes device = 0, pinned = 0, pageable = 0;
+  explicit MemoryNeed(const Layout&);
+};
+
+Bytes host_need(const MemoryNeed&, const MemoryLimits&);  // the process's share included
+// Bytes that are missing; 0 where it fits.
+struct Shortfall {
+  Bytes device = 0, host = 0;
+  bool fits() const { return device == 0 && host == 0; }
+};
+Shortfall shortfall(const MemoryNeed&, const MemoryLimits&);
+// One line by tier, for what does not fit: "12 B (..) more of device memory: ... are needed, ... are available (...)".
+std::string describe(const Shortfall&, const MemoryNeed&, const MemoryLimits&);
+
+// By tag, of one tier: as region_tag(). Regions that share addresses count fully.
+std::map<std::string_view, Bytes> bytes_by_tag(const Layout&, Tier);
+
+// RssAnon + RssShmem now, freed memory given back to the kernel first.
+Bytes measure_process();
+
+}  // namespace protrain

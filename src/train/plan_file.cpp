@@ -1,0 +1,63 @@
+#include "train/plan_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "plan/plan_json.h"
+
+namespace protrain {
+namespace {
+
+constexpr Tier kTiers[] = {Tier::kDevice, Tier::kPinned, Tier::kPageable};
+
+}  // namespace
+
+std::string plan_file(const RunPlan& run, const ModelSpec& spec) {
+  using nlohmann::ordered_json;
+  ordered_json root = ordered_json::parse(plan_json(run.plan, run.layout));
+  ordered_json memory;
+  for (const Tier tier : kTiers) {
+    ordered_json tags = ordered_json::object();
+    for (const auto& [tag, bytes] : bytes_by_tag(run.layout, tier)) tags[std::string(tag)] = bytes;
+    memory[std::string(tier_name(tier))] = {{"planned_bytes", run.layout.bytes(tier)}, {"by_tag", tags}};
+  }
+  memory["device"]["live_bound_bytes"] = run.layout.live_bound;
+  memory["device"]["limit_bytes"] = run.limits.device;
+  memory["device"]["outside_bytes"] = run.limits.outside;
+  memory["host"] = {{"process_bytes", run.limits.process},
+                    {"planned_bytes", host_need(MemoryNeed(run.layout), run.limits)},
+                    {"limit_bytes", run.limits.host}};
+  memory["state_bytes"] = state_bytes(spec, run.shape.compute);
+  ordered_json layout = std::move(root["layout"]);
+  root.erase("layout");
+  root["memory"] = std::move(memory);
+  root["layout"] = std::move(layout);
+  return root.dump(1) + "\n";
+}
+
+std::vector<std::string> memory_lines(const RunPlan& run, const ModelSpec& spec) {
+  std::vector<std::string> lines;
+  for (const Tier tier : kTiers) {
+    if (run.layout.bytes(tier) == 0) continue;
+    std::string tags;
+    for (const auto& [tag, bytes] : bytes_by_tag(run.layout, tier)) {
+      tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", tag, format_bytes(bytes));
+    }
+    lines.push_back(fmt::format("{:<9}{:>11}  {}", tier_name(tier), format_bytes(run.layout.bytes(tier)), tags));
+  }
+  const MemoryNeed need(run.layout);
+  if (run.limits.outside > 0) {
+    lines.push_back(fmt::format("{:<9}{:>11}  context, modules and libraries on the device", "outside",
+                                format_bytes(run.limits.outside)));
+  }
+  lines.push_back(fmt::format("{:<9}{:>11}  in all, of {}: {} of the process, the rest as above", "host",
+                              format_bytes(host_need(need, run.limits)), format_bytes(run.limits.host),
+                              format_bytes(run.limits.process)));
+  const Bytes state = state_bytes(spec, run.shape.compute);
+  lines.push_back(fmt::format("{:<9}{:>11}  {:.0f} % of the model's state (weights, gradients, moments: {})",
+                              "device is", format_bytes(need.device),
+                              100.0 * static_cast<double>(need.device) / static_cast<double>(state),
+                              format_bytes(state)));
+  return lines;
+}
+
+}  // namespace protrain
