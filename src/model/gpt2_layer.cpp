@@ -20,18 +20,28 @@ class Gpt2Layer : public LayerBlock {
 
  protected:
   at::Tensor compute(const at::Tensor& x, const LayerCall& call) const override {
-    const Weights& w = call.weights;
-    const ops::AddNorm start =
-        ops::add_layer_norm(x, {}, w.get(attention_norm_.weight), w.get(attention_norm_.bias), epsilon_);
-    const at::Tensor attention = output_(w, ops::rope_attention(qkv_(w, start.normed), heads_, call.rope, call.batch));
-    const ops::AddNorm middle = ops::add_layer_norm(drop(attention, call, 0), start.sum, w.get(mlp_norm_.weight),
-                                                    w.get(mlp_norm_.bias), epsilon_);
-    const at::Tensor inner = ops::activation(up_(w, middle.normed), activation_);
-    if (call.dropout == 0) return down_(w, inner, middle.sum, call.skip_value);
-    return drop(down_(w, inner, {}, call.skip_value), call, 1).add(middle.sum);
+    ops::AddNorm middle = attend(x, call);
+    const ops::Source inner = expand(std::exchange(middle.normed, {}), call);
+    if (call.dropout == 0) return down_(call.weights, inner, middle.sum, call.skip_value);
+    return drop(down_(call.weights, inner, {}, call.skip_value), call, 1).add(middle.sum);
   }
 
  private:
+  // Functions of their own, so that nothing is held longer than it is read: the memory of a forward.
+  ops::AddNorm attend(const at::Tensor& x, const LayerCall& call) const {
+    const Weights& w = call.weights;
+    const ops::AddNorm start =
+        ops::add_layer_norm(x, {}, w.get(attention_norm_.weight), w.get(attention_norm_.bias), epsilon_, call.light);
+    const at::Tensor attention = output_(w, ops::rope_attention(qkv_(w, start.normed), heads_, call.rope, call.batch));
+    return ops::add_layer_norm(drop(attention, call, 0), start.sum, w.get(mlp_norm_.weight), w.get(mlp_norm_.bias),
+                               epsilon_, call.light);
+  }
+  ops::Source expand(ops::Source x, const LayerCall& call) const {
+    const at::Tensor up = up_(call.weights, x);
+    x = {};
+    return ops::activation(up, activation_, call.light);
+  }
+
   const ops::Activation activation_;
   Norm attention_norm_, mlp_norm_;
   Linear qkv_, output_, up_, down_;

@@ -26,17 +26,27 @@ class LlamaLayer : public LayerBlock {
 
  protected:
   at::Tensor compute(const at::Tensor& x, const LayerCall& call) const override {
-    const Weights& w = call.weights;
-    const ops::AddNorm start = ops::add_rms_norm(x, {}, w.get(attention_norm_.weight), epsilon_);
-    at::Tensor qkv = qkv_(w, start.normed);
-    if (qk_norm_) qkv = ops::qk_norm(qkv, w.get(q_norm_.weight), w.get(k_norm_.weight), heads_, epsilon_);
-    const at::Tensor attention = output_(w, ops::rope_attention(qkv, heads_, call.rope, call.batch));
-    const ops::AddNorm middle = ops::add_rms_norm(attention, start.sum, w.get(mlp_norm_.weight), epsilon_);
-    const at::Tensor inner = ops::gated_activation(gate_up_(w, middle.normed), activation_);
-    return down_(w, inner, middle.sum, call.skip_value);
+    ops::AddNorm middle = attend(x, call);
+    const ops::Source inner = expand(std::exchange(middle.normed, {}), call);
+    return down_(call.weights, inner, middle.sum, call.skip_value);
   }
 
  private:
+  // Functions of their own, so that nothing is held longer than it is read: the memory of a forward.
+  ops::AddNorm attend(const at::Tensor& x, const LayerCall& call) const {
+    const Weights& w = call.weights;
+    const ops::AddNorm start = ops::add_rms_norm(x, {}, w.get(attention_norm_.weight), epsilon_, call.light);
+    ops::Source qkv = qkv_(w, start.normed);
+    if (qk_norm_) qkv = ops::qk_norm(qkv, w.get(q_norm_.weight), w.get(k_norm_.weight), heads_, epsilon_, call.light);
+    const at::Tensor attention = output_(w, ops::rope_attention(qkv, heads_, call.rope, call.batch));
+    return ops::add_rms_norm(attention, start.sum, w.get(mlp_norm_.weight), epsilon_, call.light);
+  }
+  ops::Source expand(ops::Source x, const LayerCall& call) const {
+    const at::Tensor gate_up = gate_up_(call.weights, x);
+    x = {};
+    return ops::gated_activation(gate_up, activation_, call.light);
+  }
+
   const bool qk_norm_;
   const ops::Activation activation_;
   Norm attention_norm_, mlp_norm_, q_norm_, k_norm_;

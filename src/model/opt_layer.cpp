@@ -27,27 +27,34 @@ class OptLayer : public LayerBlock {
 
  private:
   ops::AddNorm norm(const at::Tensor& x, const at::Tensor& residual, const Norm& norm, const LayerCall& call) const {
-    return ops::add_layer_norm(x, residual, call.weights.get(norm.weight), call.weights.get(norm.bias), epsilon_);
+    return ops::add_layer_norm(x, residual, call.weights.get(norm.weight), call.weights.get(norm.bias), epsilon_,
+                               call.light);
   }
-  at::Tensor attention(const at::Tensor& x, const LayerCall& call) const {
+  // Functions of their own, so that nothing is held longer than it is read: the memory of a forward.
+  at::Tensor attention(const ops::Source& x, const LayerCall& call) const {
     const at::Tensor mixed = ops::rope_attention(qkv_(call.weights, x), heads_, call.rope, call.batch);
     return drop(output_(call.weights, mixed), call, 0);
   }
-  at::Tensor inner(const at::Tensor& x, const LayerCall& call) const {
-    return ops::activation(up_(call.weights, x), activation_);
+  ops::Source expand(ops::Source x, const LayerCall& call) const {
+    const at::Tensor up = up_(call.weights, x);
+    x = {};
+    return ops::activation(up, activation_, call.light);
   }
 
-  at::Tensor norm_first(const at::Tensor& x, const LayerCall& call) const {
+  ops::AddNorm attend_norm_first(const at::Tensor& x, const LayerCall& call) const {
     const ops::AddNorm start = norm(x, {}, attention_norm_, call);
-    const ops::AddNorm middle = norm(attention(start.normed, call), start.sum, mlp_norm_, call);
-    const at::Tensor f = inner(middle.normed, call);
-    if (call.dropout == 0) return down_(call.weights, f, middle.sum, call.skip_value);
-    return drop(down_(call.weights, f, {}, call.skip_value), call, 1).add(middle.sum);
+    return norm(attention(start.normed, call), start.sum, mlp_norm_, call);
+  }
+  at::Tensor norm_first(const at::Tensor& x, const LayerCall& call) const {
+    ops::AddNorm middle = attend_norm_first(x, call);
+    const ops::Source inner = expand(std::exchange(middle.normed, {}), call);
+    if (call.dropout == 0) return down_(call.weights, inner, middle.sum, call.skip_value);
+    return drop(down_(call.weights, inner, {}, call.skip_value), call, 1).add(middle.sum);
   }
   // The last norm's backward reads its input, so the last product is always computed.
   at::Tensor norm_last(const at::Tensor& x, const LayerCall& call) const {
-    const at::Tensor middle = norm(attention(x, call), x, attention_norm_, call).normed;
-    return norm(drop(down_(call.weights, inner(middle, call)), call, 1), middle, mlp_norm_, call).normed;
+    const ops::Source middle = norm(attention(x, call), x, attention_norm_, call).normed;
+    return norm(drop(down_(call.weights, expand(middle, call)), call, 1), middle, mlp_norm_, call).normed;
   }
 
   const bool norm_before_;

@@ -97,7 +97,7 @@ Linear::Linear(const Slots& slots, const std::vector<std::string>& names, ops::W
   fused_ = without_gaps(weights_) && without_gaps(biases_);
 }
 
-at::Tensor Linear::one(const Weights& weights, std::size_t member, const at::Tensor& x, const at::Tensor& residual,
+at::Tensor Linear::one(const Weights& weights, std::size_t member, const ops::Source& x, const at::Tensor& residual,
                        bool skip_value) const {
   const ops::Parameter weight = weights.get(weights_[member]);
   if (biases_.empty()) return ops::linear(x, weight, nullptr, residual, layout_, skip_value);
@@ -105,7 +105,7 @@ at::Tensor Linear::one(const Weights& weights, std::size_t member, const at::Ten
   return ops::linear(x, weight, &bias, residual, layout_, skip_value);
 }
 
-at::Tensor Linear::operator()(const Weights& weights, const at::Tensor& x, const at::Tensor& residual,
+at::Tensor Linear::operator()(const Weights& weights, const ops::Source& x, const at::Tensor& residual,
                               bool skip_value) const {
   if (weights_.size() == 1) return one(weights, 0, x, residual, skip_value);
   PROTRAIN_CHECK(!residual.defined() && !skip_value && layout_ == ops::WeightLayout::kOutIn);

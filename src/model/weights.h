@@ -65,11 +65,11 @@ class Linear {
   Linear(const Slots&, const std::vector<std::string>& names,
          ops::WeightLayout layout = ops::WeightLayout::kOutIn);  // names without ".weight"; bias if there is one
   // y = x W^T + b (+ residual). A group takes no residual and never skips.
-  at::Tensor operator()(const Weights&, const at::Tensor& x, const at::Tensor& residual = {},
+  at::Tensor operator()(const Weights&, const ops::Source& x, const at::Tensor& residual = {},
                         bool skip_value = false) const;
 
  private:
-  at::Tensor one(const Weights&, std::size_t member, const at::Tensor& x, const at::Tensor& residual,
+  at::Tensor one(const Weights&, std::size_t member, const ops::Source& x, const at::Tensor& residual,
                  bool skip_value) const;
 
   std::vector<Slot> weights_, biases_;

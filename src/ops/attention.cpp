@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "tensor/replay.h"
 
 namespace protrain::ops {
 namespace {
@@ -70,6 +71,7 @@ Attended attend_cpu(const at::Tensor& qkv, const AttentionPlan& plan) {
     result.out = at::empty({tokens, plan.shape.heads, plan.shape.head_dim}, qkv.options());
     result.log_sum_exp = at::empty({tokens, plan.shape.heads}, qkv.options().dtype(at::kFloat));
   }
+  const ScratchScope scratch(plan.packed ? packed_scratch_bytes(plan, qkv, false) : 0);
   for_each_piece(plan, [&](std::int64_t first, std::int64_t last, std::int64_t batch) {
     const Heads heads = split(qkv, plan.shape, first, last);
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -97,6 +99,7 @@ HeadGradients attend_cpu_backward(const at::Tensor& gradient, const at::Tensor& 
     result.k = at::empty({tokens, shape.kv_heads, shape.head_dim}, qkv.options());
     result.v = at::empty({tokens, shape.kv_heads, shape.head_dim}, qkv.options());
   }
+  const ScratchScope scratch(plan.packed ? packed_scratch_bytes(plan, qkv, true) : 0);
   for_each_piece(plan, [&](std::int64_t first, std::int64_t last, std::int64_t batch) {
     const Heads heads = split(qkv, shape, first, last);
     const auto piece = [&](const at::Tensor& x) {

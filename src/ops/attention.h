@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "base/units.h"
 #include "ops/ops.h"
 
 namespace protrain::ops {
@@ -36,6 +37,16 @@ struct HeadGradients {
   at::Tensor q, k, v;
 };
 HeadGradients attend_backward(const at::Tensor& gradient, const at::Tensor& qkv, const Attended&, const AttentionPlan&);
+
+// Note [Packed scratch]
+// kCpuFlash and kMath walk packed samples one by one, so what they allocate follows the data. That stays inside a
+// ScratchScope of what a sample of row_tokens tokens would take: the sum of all that is allocated for one piece (sample
+// or tile), after which nothing is alive, so that first fit always finds room. The other back ends take the starts as
+// they are, empty samples at the end included, and allocate by the number of starts and row_tokens.
+Bytes packed_scratch_bytes(const AttentionPlan&, const at::Tensor& qkv, bool backward);
+
+// Queries of a tile of kMath; a constant, so that results are a function of shape only.
+inline constexpr std::int64_t kMathTileQueries = 256;
 
 // Back ends, by file.
 Attended attend_math(const at::Tensor& qkv, const AttentionPlan&);

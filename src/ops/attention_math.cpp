@@ -9,14 +9,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "ops/attention.h"
+#include "tensor/replay.h"
 
 namespace protrain::ops {
 namespace {
-
-// Queries of a tile; a constant, so that results are a function of shape only.
-constexpr std::int64_t kTileQueries = 256;
 
 // Queries [first, last) of a sample that starts at token `start`; they see keys [key_first, last).
 struct Tile {
@@ -27,9 +26,9 @@ struct Tile {
 template <typename Each>
 void for_each_tile(const AttentionPlan& plan, const Each& each) {
   const auto sample = [&](std::int64_t start, std::int64_t end) {
-    for (std::int64_t first = start; first < end; first += kTileQueries) {
+    for (std::int64_t first = start; first < end; first += kMathTileQueries) {
       const std::int64_t sees = plan.window > 0 ? std::max(start, first - plan.window + 1) : start;
-      each(Tile{start, first, std::min(end, first + kTileQueries), sees});
+      each(Tile{start, first, std::min(end, first + kMathTileQueries), sees});
     }
   };
   if (!plan.packed) {
@@ -83,6 +82,7 @@ TileHeads heads_of(const at::Tensor& qkv, const Tile& tile, const AttentionPlan&
 Attended attend_math(const at::Tensor& qkv, const AttentionPlan& plan) {
   const HeadShape& shape = plan.shape;
   at::Tensor out = at::empty({qkv.size(0), shape.heads, shape.head_dim}, qkv.options());
+  const ScratchScope scratch(plan.packed ? packed_scratch_bytes(plan, qkv, false) : 0);
   for_each_tile(plan, [&](const Tile& tile) {
     const TileHeads heads = heads_of(qkv, tile, plan);
     const at::Tensor result = at::bmm(probabilities(heads.q, heads.k, tile, plan), heads.v);
@@ -101,6 +101,8 @@ HeadGradients attend_math_backward(const at::Tensor& gradient, const at::Tensor&
   at::Tensor dv = at::zeros({tokens, shape.kv_heads, shape.head_dim}, wide);
   const at::Tensor dout = gradient.view({tokens, shape.heads, shape.head_dim});
   const at::Tensor out = saved.out.view({tokens, shape.heads, shape.head_dim});
+  std::optional<ScratchScope> scratch;
+  if (plan.packed) scratch.emplace(packed_scratch_bytes(plan, qkv, true));
   for_each_tile(plan, [&](const Tile& tile) {
     const TileHeads heads = heads_of(qkv, tile, plan);
     const std::int64_t keys = tile.last - tile.key_first;
@@ -114,6 +116,7 @@ HeadGradients attend_math_backward(const at::Tensor& gradient, const at::Tensor&
     dk.narrow(0, tile.key_first, keys).add_(at::bmm(ds.transpose(1, 2), heads.q).transpose(0, 1));
     dv.narrow(0, tile.key_first, keys).add_(at::bmm(p.transpose(1, 2), d).transpose(0, 1));
   });
+  scratch.reset();
   return {dq, dk.to(qkv.scalar_type()), dv.to(qkv.scalar_type())};
 }
 

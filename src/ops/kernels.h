@@ -27,7 +27,7 @@ struct NormForward {
   void* sum = nullptr;  // x + residual, rounded; what is normed
   void* normed = nullptr;
   float* mean = nullptr;  // [rows], layer norm only
-  float* rstd = nullptr;  // [rows]
+  float* rstd = nullptr;  // [rows]; null: neither is written. The bits of normed depend on those of the sum alone
   std::int64_t rows = 0, columns = 0;
   float epsilon = 0;
 };
@@ -42,7 +42,7 @@ struct NormBackward {
   const void* sum_gradient = nullptr;  // null: none came
   const float* mean = nullptr;
   const float* rstd = nullptr;
-  void* input_gradient = nullptr;
+  void* input_gradient = nullptr;    // may be sum
   float* weight_partials = nullptr;  // [norm_partial_rows, columns], for reduce_partials
   float* bias_partials = nullptr;    // likewise, layer norm only
   std::int64_t rows = 0, columns = 0;
@@ -86,11 +86,12 @@ void qk_norm_backward(Element, const HeadsOf&, const void* gradient, const void*
 // -------------------------------------------------------------------------------------------------------
 void gated_activation(Element, Activation, const void* gate_up, void* out, std::int64_t rows, std::int64_t columns,
                       StreamHandle stream);
+// gate_up_gradient may be gate_up.
 void gated_activation_backward(Element, Activation, const void* gate_up, const void* gradient, void* gate_up_gradient,
                                std::int64_t rows, std::int64_t columns, StreamHandle stream);
 void activation(Element, Activation, const void* x, void* out, std::int64_t elements, StreamHandle stream);
 void activation_backward(Element, Activation, const void* x, const void* gradient, void* dx, std::int64_t elements,
-                         StreamHandle stream);
+                         StreamHandle stream);  // dx may be x
 
 struct DropoutMask {
   std::uint64_t key = 0;

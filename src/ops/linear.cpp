@@ -5,6 +5,7 @@
 #include "ops/node.h"
 #include "ops/ops.h"
 #include "ops/parameter_gradient.h"
+#include "ops/recipe.h"
 
 namespace protrain::ops {
 namespace {
@@ -18,13 +19,13 @@ struct LinearBackward final : torch::autograd::Node {
     const at::Tensor dy = gradients[0].contiguous();
     const bool out_in = layout == WeightLayout::kOutIn;
     if (weight.gradient.defined()) {
+      const at::Tensor input = x.take();  // let go of here: its memory may serve the next product
       if (out_in) {
-        add_product(weight, dy.t(), x);
+        add_product(weight, dy.t(), input);
       } else {
-        add_product(weight, x.t(), dy);
+        add_product(weight, input.t(), dy);
       }
     }
-    x.reset();  // its memory may serve the next product
     add_column_sums(bias, dy);
     at::Tensor dx;
     if (task_should_compute_output(0)) dx = at::mm(dy, out_in ? weight.weight : weight.weight.t());
@@ -34,7 +35,7 @@ struct LinearBackward final : torch::autograd::Node {
 
   void release_variables() override { x.reset(); }
 
-  at::Tensor x;
+  Kept x;
   Parameter weight, bias;
   WeightLayout layout = WeightLayout::kOutIn;
 };
@@ -50,7 +51,7 @@ at::Tensor value(const at::Tensor& x, const at::Tensor& matrix, const Parameter*
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& x, const Parameter& weight, const Parameter* bias, const at::Tensor& residual,
+at::Tensor linear(const Source& x, const Parameter& weight, const Parameter* bias, const at::Tensor& residual,
                   WeightLayout layout, bool skip_value) {
   const bool out_in = layout == WeightLayout::kOutIn;
   const std::int64_t in = weight.weight.size(out_in ? 1 : 0), out = weight.weight.size(out_in ? 0 : 1);
@@ -62,8 +63,8 @@ at::Tensor linear(const at::Tensor& x, const Parameter& weight, const Parameter*
                    : value(x, out_in ? weight.weight.t() : weight.weight, bias, residual);
   }
   if (records(x, residual)) {
-    auto node = make_node<LinearBackward>(x, residual);
-    if (weight.gradient.defined()) node->x = detached(x);
+    auto node = make_node<LinearBackward>(static_cast<const at::Tensor&>(x), residual);
+    if (weight.gradient.defined()) node->x.keep(x);
     node->weight = weight;
     if (bias != nullptr) node->bias = *bias;
     node->layout = layout;

@@ -7,11 +7,19 @@
 // input asks for a gradient. Operators have no state; each call is thread-safe on its own tensors. All sums that leave
 // an operator are taken in an order fixed by shape: equal inputs give equal bits, except cuDNN's attention backward
 // (see AttentionBatch::deterministic).
+//
+// Note [Memory of operators]
+// Sizes, lifetimes and order of an operator's allocations are functions of shapes, dtypes and flags, never of values:
+// attention whose tiles follow the packed samples takes one scratch range of the worst case. Nothing waits for the
+// device, and nothing is copied to it from host memory. "Saves" below says what stays from forward to backward, in
+// elements of C per token; statistics of a few fp32 values per token come on top. Where "backward overwrites" a tensor,
+// its gradient takes its memory: nothing else may read it in backward, or after.
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <optional>
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "ops/activation_kind.h"
 
@@ -26,27 +34,40 @@ struct Parameter {
 
 enum class WeightLayout { kOutIn, kInOut };  // [out, in] (torch Linear) or [in, out] (GPT-2's Conv1D)
 
+// A tensor that the next operator reads; one made with `light` knows how to be made again in backward, and is then not
+// saved by what reads it. Made once a backward however many read it, with the same bits.
+class Recipe;
+struct Source : at::Tensor {
+  Source() = default;
+  Source(at::Tensor value, std::shared_ptr<Recipe> how = nullptr)  // NOLINT: a plain tensor is a source
+      : at::Tensor(std::move(value)), recipe(std::move(how)) {}
+  std::shared_ptr<Recipe> recipe;
+};
+
 // y = x W^T + b (+ residual), x [T, in], y [T, out]. skip_value: only the graph is wanted, y is not computed (its
-// contents are undefined).
-at::Tensor linear(const at::Tensor& x, const Parameter& weight, const Parameter* bias = nullptr,
+// contents are undefined). Saves x: in.
+at::Tensor linear(const Source& x, const Parameter& weight, const Parameter* bias = nullptr,
                   const at::Tensor& residual = {}, WeightLayout layout = WeightLayout::kOutIn, bool skip_value = false);
 
 // (x + residual, norm of that sum); without residual the first is x itself (same memory). x [T, h]. Go on with `sum`
 // rather than with x: the gradient that comes back on it is added inside the norm's backward, without a pass of its
-// own.
+// own. Saves sum: h. Backward overwrites the sum with a residual, never x itself.
 struct AddNorm {
-  at::Tensor sum, normed;
+  at::Tensor sum;
+  Source normed;
 };
-AddNorm add_rms_norm(const at::Tensor& x, const at::Tensor& residual, const Parameter& weight, double epsilon);
+AddNorm add_rms_norm(const at::Tensor& x, const at::Tensor& residual, const Parameter& weight, double epsilon,
+                     bool light = false);
 AddNorm add_layer_norm(const at::Tensor& x, const at::Tensor& residual, const Parameter& weight, const Parameter& bias,
-                       double epsilon);
+                       double epsilon, bool light = false);
 
 // Heads of a projection: qkv [T, (heads + 2 kv_heads) x head_dim], q first, then k, then v.
 struct HeadShape {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
 };
-// RMS norm of every q head with `q`, every k head with `k` [head_dim] (Qwen3); v passes through.
-at::Tensor qk_norm(const at::Tensor& qkv, const Parameter& q, const Parameter& k, const HeadShape&, double epsilon);
+// RMS norm of every q head with `q`, every k head with `k` [head_dim] (Qwen3); v passes through. Saves qkv.
+Source qk_norm(const at::Tensor& qkv, const Parameter& q, const Parameter& k, const HeadShape&, double epsilon,
+               bool light = false);
 
 // Rotary tables, fp32 [positions, rotary_dim / 2]; attention factor already in them. Undefined cos: no rotation.
 // Elements from rotary_dim on pass through.
@@ -65,12 +86,14 @@ struct AttentionBatch {
   bool deterministic = false;  // CUDA: flash attention instead of cuDNN (also set_up_torch's flag)
   double scale = 0;            // 0: 1 / sqrt(head_dim)
 };
-// Rotates q and k (half-split pairs, as HF's rotate_half), then attends; returns [T, heads x head_dim]. May overwrite
-// qkv.
-at::Tensor rope_attention(const at::Tensor& qkv, const HeadShape&, const Rope&, const AttentionBatch&);
+// Rotates q and k (half-split pairs, as HF's rotate_half), then attends; returns [T, heads x head_dim]. Saves qkv
+// (rotated) and its result. Forward and backward overwrite qkv.
+at::Tensor rope_attention(const Source& qkv, const HeadShape&, const Rope&, const AttentionBatch&);
 
-at::Tensor gated_activation(const at::Tensor& gate_up, Activation);  // [T, 2f], gate first -> act(gate) * up [T, f]
-at::Tensor activation(const at::Tensor& x, Activation);
+// [T, 2f], gate first -> act(gate) * up [T, f]. Saves gate_up: 2f. Backward overwrites it.
+Source gated_activation(const at::Tensor& gate_up, Activation, bool light = false);
+// Saves x (ReLU: its result, which what reads it shares; light changes nothing there). Backward overwrites that.
+Source activation(const at::Tensor& x, Activation, bool light = false);
 
 // Mask from a counter-based generator (ops/philox.h): a function of key, site, row and column only, the same on all
 // devices. `first_row` is the number of x's first row among all rows of the step, so that the mask does not depend on

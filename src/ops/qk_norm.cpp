@@ -8,6 +8,7 @@
 #include "ops/node.h"
 #include "ops/ops.h"
 #include "ops/parameter_gradient.h"
+#include "ops/recipe.h"
 #include "ops/tensors.h"
 
 namespace protrain::ops {
@@ -103,17 +104,22 @@ Normed forward_cuda(const at::Tensor& qkv, const Parameter& q, const Parameter& 
   return result;
 }
 
+Normed forward(const at::Tensor& qkv, const Parameter& q, const Parameter& k, const HeadShape& shape, double epsilon) {
+  return qkv.is_cuda() ? forward_cuda(qkv, q, k, shape, epsilon) : forward_cpu(qkv, q, k, shape, epsilon);
+}
+
 }  // namespace
 
-at::Tensor qk_norm(const at::Tensor& qkv, const Parameter& q, const Parameter& k, const HeadShape& shape,
-                   double epsilon) {
+Source qk_norm(const at::Tensor& qkv, const Parameter& q, const Parameter& k, const HeadShape& shape, double epsilon,
+               bool light) {
   PROTRAIN_CHECK(qkv.is_contiguous() && q.weight.numel() == shape.head_dim && k.weight.numel() == shape.head_dim,
                  "head norms of {} and {} for head_dim {}", q.weight.numel(), k.weight.numel(), shape.head_dim);
   Normed result;
   {
     const BelowAutograd guard;
-    result = qkv.is_cuda() ? forward_cuda(qkv, q, k, shape, epsilon) : forward_cpu(qkv, q, k, shape, epsilon);
+    result = forward(qkv, q, k, shape, epsilon);
   }
+  Source out = result.out;
   if (records(qkv)) {
     auto node = make_node<QkNormBackward>(qkv);
     node->qkv = detached(qkv);
@@ -121,9 +127,13 @@ at::Tensor qk_norm(const at::Tensor& qkv, const Parameter& q, const Parameter& k
     node->q = q;
     node->k = k;
     node->shape = shape;
-    hang(result.out, node);
+    if (light) {
+      out.recipe = std::make_shared<Recipe>(
+          [x = node->qkv, q, k, shape, epsilon] { return forward(x, q, k, shape, epsilon).out; });
+    }
+    hang(out, node);
   }
-  return result.out;
+  return out;
 }
 
 }  // namespace protrain::ops

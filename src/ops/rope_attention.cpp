@@ -5,6 +5,7 @@
 #include "ops/attention.h"
 #include "ops/kernels.h"
 #include "ops/node.h"
+#include "ops/recipe.h"
 #include "ops/tensors.h"
 
 namespace protrain::ops {
@@ -45,21 +46,20 @@ void rotate(const at::Tensor& qkv, const HeadShape& shape, const Rope& rope, con
   rotate_cpu(heads.narrow(1, 0, shape.heads + shape.kv_heads), rope, positions, false);
 }
 
-at::Tensor rotate_back(const HeadGradients& gradients, const at::Tensor& qkv, const HeadShape& shape, const Rope& rope,
-                       const at::Tensor& positions) {
-  at::Tensor dqkv = at::empty_like(qkv);
-  if (qkv.is_cuda()) {
-    cuda::rotate_back(element_of(qkv), heads_of(qkv, shape), tables(rope, positions), gradients.q.const_data_ptr(),
+// dqkv is overwritten.
+void rotate_back(const HeadGradients& gradients, const at::Tensor& dqkv, const HeadShape& shape, const Rope& rope,
+                 const at::Tensor& positions) {
+  if (dqkv.is_cuda()) {
+    cuda::rotate_back(element_of(dqkv), heads_of(dqkv, shape), tables(rope, positions), gradients.q.const_data_ptr(),
                       gradients.k.const_data_ptr(), gradients.v.const_data_ptr(), dqkv.mutable_data_ptr(),
                       launch_stream());
-    return dqkv;
+    return;
   }
-  const at::Tensor heads = dqkv.view({qkv.size(0), shape.heads + 2 * shape.kv_heads, shape.head_dim});
+  const at::Tensor heads = dqkv.view({dqkv.size(0), shape.heads + 2 * shape.kv_heads, shape.head_dim});
   heads.narrow(1, 0, shape.heads).copy_(gradients.q);
   heads.narrow(1, shape.heads, shape.kv_heads).copy_(gradients.k);
   heads.narrow(1, shape.heads + shape.kv_heads, shape.kv_heads).copy_(gradients.v);
   if (rope.cos.defined()) rotate_cpu(heads.narrow(1, 0, shape.heads + shape.kv_heads), rope, positions, true);
-  return dqkv;
 }
 
 struct RopeAttentionBackward final : torch::autograd::Node {
@@ -68,9 +68,14 @@ struct RopeAttentionBackward final : torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     if (!gradients[0].defined()) return {{}};
     const BelowAutograd guard;
-    const HeadGradients heads = attend_backward(gradients[0].contiguous(), qkv, attended, plan);
+    const bool made_again = qkv.by_recipe();
+    at::Tensor memory = qkv.take();
+    if (made_again) rotate(memory, plan.shape, rope, positions);
+    const HeadGradients heads = attend_backward(gradients[0].contiguous(), memory, attended, plan);
     attended = {};
-    return {rotate_back(heads, qkv, plan.shape, rope, positions)};
+    gradients.clear();
+    rotate_back(heads, memory, plan.shape, rope, positions);
+    return {memory};
   }
 
   void release_variables() override {
@@ -78,7 +83,7 @@ struct RopeAttentionBackward final : torch::autograd::Node {
     attended = {};
   }
 
-  at::Tensor qkv;  // rotated
+  Kept qkv;  // rotated; by recipe: to be rotated
   Attended attended;
   AttentionPlan plan;
   Rope rope;
@@ -112,8 +117,7 @@ AttentionPlan plan_of(const at::Tensor& qkv, const HeadShape& shape, const Atten
 
 }  // namespace
 
-at::Tensor rope_attention(const at::Tensor& qkv, const HeadShape& shape, const Rope& rope,
-                          const AttentionBatch& batch) {
+at::Tensor rope_attention(const Source& qkv, const HeadShape& shape, const Rope& rope, const AttentionBatch& batch) {
   const AttentionPlan plan = plan_of(qkv, shape, batch);
   Attended attended;
   {
@@ -123,8 +127,8 @@ at::Tensor rope_attention(const at::Tensor& qkv, const HeadShape& shape, const R
   }
   at::Tensor out = attended.out;
   if (records(qkv)) {
-    auto node = make_node<RopeAttentionBackward>(qkv);
-    node->qkv = detached(qkv);
+    auto node = make_node<RopeAttentionBackward>(static_cast<const at::Tensor&>(qkv));
+    node->qkv.keep(qkv);
     node->attended = attended;
     node->attended.out = detached(out);
     node->plan = plan;

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) add_norm_rows(Rows<T> a) {
     for (int j = 0; j < kPack; ++j) squares += value[i][j] * value[i][j];
   }
   const float rstd = rsqrtf(row_sum<kRowThreads>(squares) / static_cast<float>(a.columns) + a.epsilon);
-  if (lane == 0) {
+  if (lane == 0 && a.rstd != nullptr) {
     a.rstd[row] = rstd;
     if constexpr (kLayer) a.mean[row] = mean;
   }
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) add_norm_any(Rows<T> a) {
     squares += x * x;
   }
   const float rstd = rsqrtf(row_sum<kThreads>(squares) / static_cast<float>(a.columns) + a.epsilon);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && a.rstd != nullptr) {
     a.rstd[blockIdx.x] = rstd;
     if constexpr (kLayer) a.mean[blockIdx.x] = mean;
   }
