@@ -45,6 +45,7 @@ void read_v2(const fs::path& folder, CgroupLimits& limits) {
   const auto [quota, period] = words(folder / "cpu.max");
   if (const auto q = number(quota), p = number(period); q && p) lower<double>(limits.cores, *q / *p);
   lower(limits.memory, bytes(words(folder / "memory.max").first));
+  lower(limits.memory, bytes(words(folder / "memory.high").first));  // beyond it a process crawls
 }
 
 void read_v1(const fs::path& folder, CgroupLimits& limits) {
@@ -52,6 +53,11 @@ void read_v1(const fs::path& folder, CgroupLimits& limits) {
   const auto period = number(words(folder / "cpu.cfs_period_us").first);
   if (quota && period) lower<double>(limits.cores, *quota / *period);
   lower(limits.memory, bytes(words(folder / "memory.limit_in_bytes").first));
+  // What ancestors allow that a container cannot see.
+  std::ifstream statistics(folder / "memory.stat");
+  for (std::string name, value; statistics >> name >> value;) {
+    if (name == "hierarchical_memory_limit") lower(limits.memory, bytes(value));
+  }
 }
 
 // The group's folder and all its ancestors up to the mount. Inside a container the path may be the host's and absent
@@ -81,7 +87,9 @@ CgroupLimits cgroup_limits(const fs::path& root) {
     const std::string group = line.substr(second + 1);
     if (controllers.empty()) {
       for (const fs::path& folder : ancestry(mount, group)) read_v2(folder, limits);
-    } else if (controllers.find("cpu") != std::string::npos || controllers == "memory") {
+      for (const fs::path& folder : ancestry(mount / "unified", group)) read_v2(folder, limits);  // beside v1
+    } else {
+      // Controllers mounted together have one folder, named by all of them, with links by the single names.
       for (const fs::path& folder : ancestry(mount / controllers, group)) read_v1(folder, limits);
     }
   }

@@ -1,7 +1,5 @@
 #include "base/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -9,27 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/cgroup.h"
 #include "base/error.h"
 #include "base/units.h"
 
 namespace protrain {
-
-int allowed_cores() {
-  int cores = static_cast<int>(std::thread::hardware_concurrency());
-  // A machine may have more cores than the default mask holds: grow it until the kernel is content.
-  for (int size = 1024; size <= (1 << 20); size *= 2) {
-    cpu_set_t* mask = CPU_ALLOC(size);
-    if (mask == nullptr) break;
-    const std::size_t bytes = CPU_ALLOC_SIZE(size);
-    const bool known = sched_getaffinity(0, bytes, mask) == 0;
-    if (known) cores = CPU_COUNT_S(bytes, mask);
-    CPU_FREE(mask);
-    if (known) break;
-  }
-  if (const auto quota = cgroup_limits().cores) cores = std::min(cores, static_cast<int>(*quota));
-  return std::max(cores, 1);
-}
 
 struct ThreadPool::State {
   std::mutex callers;  // held for the whole of one parallel_for
@@ -75,10 +56,22 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int threads, Placement placement) : state_(std::make_unique<State>()) {
   PROTRAIN_CHECK(threads >= 1, "{} threads", threads);
+  std::vector<const std::vector<int>*> homes;  // of each allowed core: the cores of its node
+  std::vector<Node> nodes;
+  if (placement == Placement::kByNode) nodes = allowed_nodes();
+  if (nodes.size() > 1) {
+    for (const Node& node : nodes) homes.insert(homes.end(), node.cores.size(), &node.cores);
+  }
   for (int index = 1; index < threads; ++index) {
-    state_->threads.emplace_back([state = state_.get(), index] { state->serve(index); });
+    std::vector<int> home;
+    if (!homes.empty())
+      home = *homes[homes.size() * static_cast<std::size_t>(index) / static_cast<std::size_t>(threads)];
+    state_->threads.emplace_back([state = state_.get(), index, home = std::move(home)] {
+      run_on(home);
+      state->serve(index);
+    });
   }
 }
 

@@ -5,13 +5,21 @@
 #include <functional>
 #include <memory>
 
+#include "base/cores.h"
+
 namespace protrain {
 
-int allowed_cores();  // cores in this process's affinity mask, capped by the cgroup's CPU quota; at least 1
+enum class Placement : std::uint8_t {
+  kAnywhere,
+  // Each thread stays on the allowed cores of one NUMA node; the threads are spread over the nodes as those cores are.
+  // To a node and not to a core: other programs may run on any one core. The caller of parallel_for is not moved.
+  kByNode,
+};
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // >= 1; the caller of parallel_for is one of them
+  // threads >= 1; the caller of parallel_for is one of them.
+  explicit ThreadPool(int threads, Placement = Placement::kAnywhere);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

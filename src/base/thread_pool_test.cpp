@@ -1,23 +1,17 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <mutex>
-#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "base/cgroup.h"
 #include "base/error.h"
 
 namespace protrain {
 namespace {
-
-namespace fs = std::filesystem;
 
 TEST(ThreadPool, CoversEachElementOnceWithStartsAtTheGrain) {
   for (const std::uint32_t seed : {1u, 2u, 3u}) {
@@ -82,53 +76,13 @@ TEST(ThreadPool, SeveralCallersTakeTurns) {
   EXPECT_EQ(sum, 4 * 50 * 64);
 }
 
-class FakeRoot : public ::testing::Test {
- protected:
-  FakeRoot() : root_(fs::path(::testing::TempDir()) / ("cgroup_root" + std::to_string(::getpid()))) {
-    fs::remove_all(root_);
-  }
-  ~FakeRoot() override { fs::remove_all(root_); }
-  void put(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
-  fs::path root_;
-};
-
-TEST_F(FakeRoot, TheTightestLimitOfTheAncestryCounts) {
-  put("proc/self/cgroup", "0::/a/b\n");
-  put("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
-  put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
-  put("sys/fs/cgroup/a/memory.max", "max\n");
-  put("sys/fs/cgroup/a/b/memory.max", "1073741824\n");
-  const CgroupLimits limits = cgroup_limits(root_);
-  EXPECT_EQ(limits.cores, 1.5);
-  EXPECT_EQ(limits.memory, kGiB);
-}
-
-TEST_F(FakeRoot, VersionOneIsReadToo) {
-  put("proc/self/cgroup", "5:memory:/job\n4:cpu,cpuacct:/job\n");
-  put("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "300000\n");
-  put("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
-  put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
-  put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-  put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // "none"
-  put("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "4096\n");
-  const CgroupLimits limits = cgroup_limits(root_);
-  EXPECT_EQ(limits.cores, 3.0);
-  EXPECT_EQ(limits.memory, 4096);
-}
-
-TEST_F(FakeRoot, NoFilesAreNoLimits) {
-  EXPECT_FALSE(cgroup_limits(root_).cores);
-  EXPECT_FALSE(cgroup_limits(root_).memory);
-}
-
-TEST(Cores, AreAtLeastOneAndNoMoreThanTheMachineHas) {
-  EXPECT_GE(allowed_cores(), 1);
-  EXPECT_LE(allowed_cores(), static_cast<int>(std::thread::hardware_concurrency()));
-  EXPECT_LE(host_memory_limit(), physical_memory());
-  EXPECT_GT(host_memory_limit(), 0);
+TEST(ThreadPool, PlacedByNodeItDoesTheSameWork) {
+  ThreadPool pool(5, Placement::kByNode);
+  std::vector<int> visits(1000);
+  pool.parallel_for(1000, 10, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) ++visits[static_cast<std::size_t>(i)];
+  });
+  EXPECT_EQ(visits, std::vector<int>(1000, 1));
 }
 
 }  // namespace
