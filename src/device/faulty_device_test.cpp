@@ -68,6 +68,22 @@ TEST(FaultyDevice, TheNthCopyFailsAndNamesItself) {
   EXPECT_EQ(to, (std::vector<std::byte>{std::byte{1}, std::byte{1}, std::byte{0}, std::byte{0}}));
 }
 
+TEST(FaultyDevice, LanesOfTheHostAreLateAndFailToo) {
+  const auto late = faulty({.seed = 5, .lanes = {"cpu_update"}, .longest_delay_seconds = 2e-3});
+  const auto stream = late->host_stream("cpu_update");
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 40; ++i) stream->call([] {});
+  EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0.02);
+
+  const auto device = faulty({.lanes = {"disk_write"}, .fail_copy = 2});
+  const auto bad = device->host_stream("disk_write");
+  const auto good = device->host_stream("disk_read");
+  std::byte from{1}, to{0};
+  bad->copy(&to, &from, 1);
+  good->copy(&to, &from, 1);
+  EXPECT_THROW(bad->copy(&to, &from, 1), Error);
+}
+
 TEST(FaultyDevice, PinnedMemoryCanBeRefused) {
   const auto device = faulty({.refuse_pinned = true});
   EXPECT_NE(device->arena(Tier::kPageable, kMiB), nullptr);

@@ -2,7 +2,9 @@
 // mapping; movable. Not thread-safe.
 #pragma once
 #include <cstddef>
+#include <vector>
 
+#include "base/cores.h"
 #include "base/units.h"
 
 namespace protrain {
@@ -12,14 +14,17 @@ inline constexpr Bytes kHugePage = 2 * kMiB;
 class HostMapping {
  public:
   HostMapping() = default;
-  explicit HostMapping(Bytes);  // Error(kDoesNotFit) when the kernel refuses
+  // Error(kDoesNotFit) when the kernel refuses, or when this process may not have that much: it would be killed later.
+  explicit HostMapping(Bytes);
   ~HostMapping();
   HostMapping(HostMapping&&) noexcept;
   HostMapping& operator=(HostMapping&&) noexcept;
 
   std::byte* data() const { return data_; }  // null when default
   Bytes bytes() const { return bytes_; }
-  void touch(int threads);  // makes every page resident
+  // Makes every page resident, with a thread on each allowed core. See Note [Pages and nodes].
+  void touch();
+  void touch(const std::vector<Node>&);
 
  private:
   std::byte* data_ = nullptr;

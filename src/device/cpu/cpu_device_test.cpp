@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/error.h"
 #include "device/device.h"
 #include "device/host_mapping.h"
@@ -275,6 +277,91 @@ TEST(CpuDevice, ManyLanesWithEventsBetweenThemKeepTheirOrder) {
   }
 }
 
+TEST(HostStream, DoesItsWorkAtOnceOnTheCallersThread) {
+  const auto stream = make_host_stream();
+  std::vector<int> a = {1, 2, 3}, b(3);
+  stream->copy(reinterpret_cast<std::byte*>(b.data()), reinterpret_cast<const std::byte*>(a.data()), 12);
+  EXPECT_EQ(b, a);
+  stream->zero(reinterpret_cast<std::byte*>(b.data()), 8);
+  EXPECT_EQ(b, (std::vector<int>{0, 0, 3}));
+  std::thread::id thread;
+  stream->call([&] { thread = std::this_thread::get_id(); });
+  EXPECT_EQ(thread, std::this_thread::get_id());
+  bool marked = false;
+  stream->mark([&] { marked = true; });
+  EXPECT_TRUE(marked);
+  EXPECT_TRUE(stream->record().ready());
+  EXPECT_THROW(stream->call([] { fail(ExitCode::kFiles, "disk full"); }), Error);
+  stream->synchronize();
+}
+
+TEST(HostStream, WaitsOnItsThreadForTheDeviceAndTheDeviceAcceptsItsEvents) {
+  const auto device = make_cpu_device({.capacity = kMiB});
+  const auto lane = device->stream("d2h");
+  const auto host = device->host_stream("cpu_update");
+  const auto gate = std::make_shared<Gate>();
+  int value = 1, copy = 0;
+  lane->wait(Event(gate));
+  lane->copy(reinterpret_cast<std::byte*>(&copy), reinterpret_cast<const std::byte*>(&value), 4);
+  const Event copied = lane->record();
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    gate->open();
+  });
+  host->wait(copied);
+  EXPECT_EQ(copy, 1);
+  value = 2;
+  const Event updated = host->record();
+  lane->wait(updated);
+  lane->copy(reinterpret_cast<std::byte*>(&copy), reinterpret_cast<const std::byte*>(&value), 4);
+  lane->synchronize();
+  opener.join();
+  EXPECT_EQ(copy, 2);
+}
+
+TEST(HostStream, EventsStandOnTheDevicesClock) {
+  const auto device = make_cpu_device({.capacity = kMiB});
+  const auto lane = device->stream("compute");
+  const auto host = make_host_stream();
+  const Event first = lane->record();
+  first.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const Event second = host->record();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const Event third = lane->record();
+  third.wait();
+  EXPECT_GE(device->seconds_between(first, second), 0.005);
+  EXPECT_GE(device->seconds_between(second, third), 0.005);
+  EXPECT_NEAR(device->seconds_between(first, second) + device->seconds_between(second, third),
+              device->seconds_between(first, third), 1e-9);
+}
+
+TEST(CpuStream, MarksComeInOrderEvenAfterAnError) {
+  class Broken : public EventState {
+   public:
+    bool ready() const override { return false; }
+    void wait() const override { fail(ExitCode::kInternal, "broken"); }
+  };
+  const auto device = make_cpu_device({.capacity = kMiB});
+  const auto stream = device->stream("h2d");
+  const auto gate = std::make_shared<Gate>();
+  std::byte from{1}, to{0}, seen{0};
+  std::atomic<int> marks = 0;
+  stream->wait(Event(gate));
+  stream->copy(&to, &from, 1);
+  stream->mark([&] {
+    seen = to;
+    ++marks;
+  });
+  EXPECT_EQ(marks, 0);
+  stream->wait(Event(std::make_shared<Broken>()));
+  stream->mark([&] { ++marks; });
+  gate->open();
+  EXPECT_THROW(stream->synchronize(), Error);
+  EXPECT_EQ(marks, 2);
+  EXPECT_EQ(seen, std::byte{1});
+}
+
 TEST(CpuDevice, OneEventMayBeAwaitedByManyThreads) {
   const auto device = make_cpu_device({.capacity = kMiB});
   const auto stream = device->stream("compute");
@@ -298,23 +385,44 @@ TEST(CpuDevice, OneEventMayBeAwaitedByManyThreads) {
   EXPECT_EQ(seen, 4);
 }
 
+Bytes resident(const HostMapping& mapping) {
+  std::vector<unsigned char> pages(static_cast<std::size_t>(mapping.bytes() / 4096));
+  EXPECT_EQ(::mincore(mapping.data(), static_cast<std::size_t>(mapping.bytes()), pages.data()), 0);
+  return 4096 * std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+TEST(HostMapping, TouchingMakesEveryPageResidentHoweverManyNodesAndCores) {
+  const std::vector<std::vector<Node>> machines = {
+      {{0, {0}}}, {{0, {0, 1, 2}}}, {{0, {0}}, {1, {1}}}, {{0, {0, 1}}, {3, {2, 3, 4}}, {5, {5}}}};
+  for (const std::vector<Node>& nodes : machines) {
+    for (const Bytes pages : {1, 2, 3, 5, 8}) {
+      HostMapping mapping(pages * kHugePage);
+      EXPECT_EQ(resident(mapping), 0);
+      mapping.touch(nodes);
+      EXPECT_EQ(resident(mapping), mapping.bytes()) << nodes.size() << " nodes";
+    }
+  }
+}
+
 TEST(HostMapping, TouchingKeepsContentAndMovingKeepsTheAddress) {
   HostMapping mapping(3 * kMiB);
   EXPECT_EQ(mapping.bytes(), 4 * kMiB);
   mapping.data()[0] = std::byte{7};
-  mapping.touch(3);
+  mapping.touch();
   std::byte* const address = mapping.data();
   HostMapping other = std::move(mapping);
   EXPECT_EQ(other.data(), address);
   EXPECT_EQ(other.data()[0], std::byte{7});
 }
 
-TEST(HostMapping, MoreThanTheAddressSpaceDoesNotFit) {
-  try {
-    HostMapping mapping(Bytes{1} << 56);
-    FAIL() << "fitted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
+TEST(HostMapping, MoreThanThisProcessMayHaveDoesNotFit) {
+  for (const Bytes bytes : {host_memory_limit() + 1, Bytes{1} << 56}) {
+    try {
+      HostMapping mapping(bytes);
+      FAIL() << "fitted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
+    }
   }
 }
 

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
+#include "base/cgroup.h"
 #include "base/error.h"
 #include "device/device.h"
 #include "device/host_mapping.h"
@@ -82,6 +84,46 @@ TEST_F(CudaHardware, ACallIssuesToTheStreamOnTheCallersThread) {
   stream->copy(pinned, on_device, 512);
   stream->synchronize();
   EXPECT_EQ(pinned[511], std::byte{3});
+}
+
+TEST_F(CudaHardware, EventsOfHostStreamsStandOnTheDevicesClock) {
+  const auto lane = device_->stream("compute");
+  const auto host = device_->host_stream("cpu_update");
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  for (int round = 0; round < 2; ++round) {  // events after the anchor of the first round, then before it
+    const Event first = lane->record();
+    first.wait();
+    pause();
+    host->wait(first);
+    const Event second = host->record();
+    lane->wait(second);
+    pause();
+    const Event third = lane->record();
+    third.wait();
+    const double to_host = device_->seconds_between(first, second), from_host = device_->seconds_between(second, third);
+    EXPECT_GE(to_host, 0.0199);
+    EXPECT_GE(from_host, 0.0199);
+    EXPECT_NEAR(to_host + from_host, device_->seconds_between(first, third), 2e-4);
+    EXPECT_NEAR(device_->seconds_between(second, first), -to_host, 1e-6);
+  }
+}
+
+// Slow, so only where much memory is: what registration of a whole host must not fail at.
+TEST_F(CudaHardware, MostOfTheHostCanBePinnedAndCopiedFromAnywhere) {
+  constexpr Bytes kPart = 64 * kMiB;
+  const Bytes bytes = host_memory_limit() * 3 / 4 / kHugePage * kHugePage;
+  std::byte* const pinned = device_->arena(Tier::kPinned, bytes);
+  std::byte* const on_device = device_->arena(Tier::kDevice, kPart);
+  const auto stream = device_->stream("h2d");
+  for (const Bytes offset : {Bytes{0}, bytes / 2 / kAlignment * kAlignment, bytes - kPart}) {
+    pinned[offset] = pinned[offset + kPart - 1] = std::byte{5};
+    stream->copy(on_device, pinned + offset, kPart);
+    stream->zero(pinned + offset, kPart);
+    stream->copy(pinned + offset, on_device, kPart);
+    stream->synchronize();
+    EXPECT_EQ(pinned[offset], std::byte{5});
+    EXPECT_EQ(pinned[offset + kPart - 1], std::byte{5});
+  }
 }
 
 TEST_F(CudaHardware, AnIndexBeyondTheLastIsAnErrorOfTheConfig) {
