@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "tensor/replay.h"
 #include "tensor/tensor.h"
 
 namespace protrain::model {
@@ -36,6 +37,7 @@ void RopeTables::place(std::byte* memory, Stream& stream) {
   rope_ = {view(memory, rope_.cos.sizes(), DType::kF32, device_),
            view(second, rope_.sin.sizes(), DType::kF32, device_)};
   placed_ = true;
+  release_plain_memory(device_);
 }
 
 void RopeTables::make(std::int64_t positions) {

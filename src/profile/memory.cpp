@@ -39,7 +39,8 @@ class Recorder {
     for (const BatchShape& batch : shape_.train_shapes) train(id, weights, batch);
     for (const BatchShape& batch : shape_.eval_shapes) {
       const SampleBatch sample(spec_, batch, shape_.compute, device_.kind(), *stream_);
-      warm_and_record([&] { run(id, Pass::kForward, false, weights.bind(true, false), sample, false); });
+      warm_ = false;
+      record([&] { run(id, Pass::kForward, false, weights.bind(true, false), sample, false); });
     }
   }
 
@@ -47,34 +48,33 @@ class Recorder {
   void train(Id id, const SampleWeights& weights, const BatchShape& batch) {
     const SampleBatch sample(spec_, batch, shape_.compute, device_.kind(), *stream_);
     const BlockKind kind = spec_.blocks[static_cast<std::size_t>(id)].kind;
+    warm_ = false;
     // A micro-batch that overwrites its gradients, and one that adds.
     for (const bool first : {true, false}) {
       if (!first && shape_.accumulation == 1) continue;
       const auto bound = weights.bind(first, true);
-      if (kind == BlockKind::kHead) {
-        warm_and_record([&] { run(id, Pass::kBackward, false, bound, sample, true); });
-        continue;
-      }
-      if (first) warm_and_record([&] { run(id, Pass::kForward, false, bound, sample, true); });
-      if (kind == BlockKind::kEmbedding) {
-        warm_and_record([&] { run(id, Pass::kBackward, false, bound, sample, true); });
+      if (kind != BlockKind::kLayer) {
+        record([&] { run(id, Pass::kBackward, false, bound, sample, true); });
         continue;
       }
       for (const bool light : {false, true}) {
-        for (const bool value : {true, false}) {
-          warm_and_record([&] {
-            auto graph = run(id, Pass::kForwardKeep, light, bound, sample, true, value);
-            run(id, Pass::kBackward, light, bound, sample, true, true, std::move(graph));
-          });
-        }
+        record([&] {
+          auto graph = run(id, Pass::kForwardKeep, light, bound, sample, true);
+          run(id, Pass::kBackward, light, bound, sample, true, true, std::move(graph));
+        });
+        if (first) record([&] { run(id, Pass::kForwardKeep, light, bound, sample, true, /*value=*/false); });
       }
     }
+    if (kind == BlockKind::kHead) return;
+    record([&] { run(id, Pass::kForward, false, weights.bind(true, true), sample, true); });
   }
 
-  void warm_and_record(const std::function<void()>& calls) {
-    // Libraries make their state on first use: on CUDA up to twice (cuDNN's plans, autograd's own thread).
-    const int warm_ups = device_.kind() == DeviceKind::kCuda ? 2 : 1;
+  // Libraries make their state on first use. CUDA: of every kind of call, up to twice (cuDNN's plans, autograd's own
+  // thread). The CPU's keep none that a block's first call of a shape does not make.
+  void record(const std::function<void()>& calls) {
+    const int warm_ups = device_.kind() == DeviceKind::kCuda ? 2 : warm_ ? 0 : 1;
     for (int i = 0; i < warm_ups; ++i) calls();
+    warm_ = true;
     const ModeScope mode(book_, TraceBook::Mode::kRecord);
     calls();
   }
@@ -105,6 +105,7 @@ class Recorder {
   const RunShape& shape_;
   Device& device_;
   const std::unique_ptr<Stream> stream_;
+  bool warm_ = false;  // this block has run with this shape
 };
 
 }  // namespace
@@ -125,6 +126,13 @@ Profile record_memory(const ModelSpec& spec, std::span<const std::unique_ptr<Blo
   }
   release_plain_memory(device.kind());
   profile.calls = book.calls();
+  // An embedding keeps nothing: its forward is the same whatever it is asked to keep.
+  const std::vector<Profile::Call> recorded = profile.calls;
+  for (Profile::Call call : recorded) {
+    if (call.key.trace != spec.blocks.front().trace || call.key.pass != Pass::kForward) continue;
+    call.key.pass = Pass::kForwardKeep;
+    profile.calls.push_back(call);
+  }
   return profile;
 }
 

@@ -22,14 +22,19 @@ class CpuAllocator final : public c10::Allocator {
     const hooks::Served served = hooks::allocate(static_cast<Bytes>(bytes));
     return {served.memory, served.memory, served.deleter, c10::Device(c10::kCPU)};
   }
-  // No raw interface: memory comes with one of several deleters.
+  // oneDNN takes its scratch by the raw interface: within a call, and between calls from the other allocator.
+  c10::DeleterFnPtr raw_deleter() const override { return &release_raw; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 
  private:
   static void count_outside() {
     hooks::Shared& s = hooks::shared();
     const std::lock_guard lock(s.mutex);
-    ++s.counts.plain;
+    ++(s.active != nullptr ? s.counts.team : s.counts.plain);
+  }
+
+  static void release_raw(void* memory) {
+    if (!hooks::release(memory)) c10::GetDefaultCPUAllocator()->raw_deallocate(memory);
   }
 
   c10::Allocator& other_;
@@ -37,7 +42,7 @@ class CpuAllocator final : public c10::Allocator {
 
 void install_cpu() {
   // Above LibTorch's own, which has priority 0.
-  c10::SetCPUAllocator(new CpuAllocator(*c10::GetCPUAllocator()), 1);
+  c10::SetCPUAllocator(new CpuAllocator(*c10::GetDefaultCPUAllocator()), 1);
 }
 
 }  // namespace

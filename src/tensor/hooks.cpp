@@ -54,7 +54,7 @@ Served allocate(Bytes bytes) {
   Shared& s = shared();
   const std::lock_guard lock(s.mutex);
   if (s.scratch != nullptr) {
-    if (void* const memory = s.scratch->allocate(bytes)) return {memory, &release};
+    if (void* const memory = s.scratch->allocate(bytes)) return {memory, &deleter};
     PROTRAIN_CHECK(false, "a scratch of {} bytes has no room for {} more", s.scratch->bytes(), bytes);
   }
   return s.active->allocate({bytes, std::this_thread::get_id() != s.owner});
@@ -71,23 +71,27 @@ Served allocate_outside(Bytes bytes) {
       PROTRAIN_CHECK(s.library_next <= s.library_end, "library workspaces have outgrown their region");
       return {memory, &nothing};
     }
-    return {new_plain(bytes), &release};
+    return {new_plain(bytes), &deleter};
   }
   ++s.counts.plain;
-  return {new_plain(bytes), &release};
+  return {new_plain(bytes), &deleter};
 }
 
-void release(void* memory) {
-  if (memory == nullptr) return;
+bool release(void* memory) {
+  if (memory == nullptr) return true;
   Shared& s = shared();
   const std::lock_guard lock(s.mutex);
-  if (s.scratch != nullptr && s.scratch->release(memory)) return;
-  if (s.active != nullptr) {
-    s.active->release(memory);
+  if (s.scratch != nullptr && s.scratch->release(memory)) return true;
+  bool ours = false;
+  if (s.active != nullptr && s.active->release(memory)) {
+    ours = true;
     s.released.notify_all();
   }
-  // Everything else lies in the plan's memory.
-  if (s.owned.erase(memory) != 0) s.plain.release(memory);
+  if (s.owned.erase(memory) == 0) return ours;
+  s.plain.release(memory);
+  return true;
 }
+
+void deleter(void* memory) { release(memory); }
 
 }  // namespace protrain::hooks

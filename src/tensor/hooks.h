@@ -34,7 +34,7 @@ class Session {
  public:
   virtual ~Session() = default;
   virtual Served allocate(const Request&) = 0;
-  virtual void release(void*) = 0;         // anything may come here, also what the session never gave out
+  virtual bool release(void*) = 0;         // whether the session gave it out, as a transient
   virtual std::int64_t alive() const = 0;  // transients given out and not released
 };
 
@@ -67,7 +67,8 @@ void leave(Session&) noexcept;
 bool in_session();
 Served allocate(Bytes bytes);          // in_session() only; bytes > 0
 Served allocate_outside(Bytes bytes);  // plain, counted
-void release(void*);                   // the deleter of all that is served here
+bool release(void*);                   // whether it was served here, or null; not what a call keeps
+void deleter(void*);                   // release(), of all that is served here
 
 // With the mutex held.
 void* new_plain(Bytes bytes);

@@ -35,13 +35,14 @@ struct RecordScope::State final : hooks::Session {
     void* const memory = hooks::new_plain(request.bytes);
     live[memory] = made.size();
     made.push_back({.bytes = request.bytes, .born = clock++, .worker = request.worker});
-    return {memory, &hooks::release};
+    return {memory, &hooks::deleter};
   }
-  void release(void* memory) override {
+  bool release(void* memory) override {
     const auto found = live.find(memory);
-    if (found == live.end()) return;
+    if (found == live.end()) return false;
     made[found->second].died = clock++;
     live.erase(found);
+    return true;
   }
   std::int64_t alive() const override { return static_cast<std::int64_t>(live.size()); }
 
@@ -56,7 +57,7 @@ RecordScope::RecordScope(bool keeps) : state_(std::make_unique<State>(keeps)) { 
 RecordScope::~RecordScope() { hooks::leave(*state_); }
 
 void RecordScope::result(int which, const void* memory, Bytes bytes) {
-  PROTRAIN_CHECK(which >= 0 && which < kResults);
+  PROTRAIN_CHECK(which >= 0 && which < kCallResults);
   const std::lock_guard lock(hooks::shared().mutex);
   const auto found = state_->live.find(const_cast<void*>(memory));
   if (found == state_->live.end()) return;
@@ -105,14 +106,15 @@ struct ReplayScope::State final : hooks::Session {
     std::byte* const memory = places.workspace + planned.offset;
     live[memory] = k;
     alive_flags[k] = true;
-    return {memory, &hooks::release};
+    return {memory, &hooks::deleter};
   }
 
-  void release(void* memory) override {
+  bool release(void* memory) override {
     const auto found = live.find(memory);
-    if (found == live.end()) return;
+    if (found == live.end()) return false;
     alive_flags[found->second] = false;
     live.erase(found);
+    return true;
   }
   std::int64_t alive() const override { return static_cast<std::int64_t>(live.size()); }
 
@@ -123,7 +125,7 @@ struct ReplayScope::State final : hooks::Session {
       log::warning("allocation {} of {} in a block's call ({} bytes) came unplanned: {}; it is served beside the plan",
                    k, trace.allocations.size(), request.bytes, why);
     }
-    return {hooks::new_plain(request.bytes), &hooks::release};
+    return {hooks::new_plain(request.bytes), &hooks::deleter};
   }
 
   const CallTrace& trace;

@@ -27,7 +27,7 @@ void install_allocator(DeviceKind);  // again: nothing, for the same kind
 class CallTrace;  // the allocations of one kind of call, laid out; immutable
 
 // Results of a call that may be made in place: BlockCall::output, input_gradient.
-inline constexpr int kResults = 2;
+inline constexpr int kCallResults = 2;
 
 class RecordScope {
  public:
@@ -51,7 +51,7 @@ CallMemory memory_of(const CallTrace&);
 struct ReplayPlaces {
   std::byte* saved = nullptr;
   std::byte* workspace = nullptr;
-  std::byte* results[kResults] = {};
+  std::byte* results[kCallResults] = {};
 };
 
 class ReplayScope {
@@ -91,6 +91,7 @@ void release_plain_memory(DeviceKind);
 
 struct AllocatorCounts {
   std::int64_t plain = 0;  // allocations served outside scopes, since the last reset
+  std::int64_t team = 0;   // CPU: pieces that a kernel's other threads asked for during a call; host scratch, as MKL's
   std::int64_t replayed = 0;
   std::int64_t mismatches = 0;
 };

@@ -70,7 +70,7 @@ class CudaAllocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPlug
     const hooks::Served served = serve(bytes);
     return {served.memory, served.memory, served.deleter, device};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &hooks::release; }
+  c10::DeleterFnPtr raw_deleter() const override { return &hooks::deleter; }
   void* raw_alloc(std::size_t bytes) override { return bytes == 0 ? nullptr : serve(bytes).memory; }
   void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t) override { return raw_alloc(bytes); }
   void raw_delete(void* memory) override { hooks::release(memory); }
