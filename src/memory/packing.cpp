@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 
 #include "base/error.h"
 
@@ -10,7 +11,8 @@ namespace {
 
 // Placing n allocations looks at n^2 / 2 pairs; all attempts together look at so many. About 0.2 s.
 constexpr double kPairBudget = 1e8;
-constexpr int kMaxRefinements = 100;
+constexpr int kMaxAttempts = 1000;
+constexpr int kMovesToFront = 16;
 // Attempts stop that near to the bound: 1 / 256 of it.
 constexpr Bytes kGoodEnough = 256;
 
@@ -138,7 +140,7 @@ class Search {
  public:
   explicit Search(const Problem& problem) : problem_(problem) {
     const double pairs = 0.5 * static_cast<double>(problem.size()) * static_cast<double>(problem.size());
-    attempts_ = static_cast<int>(std::min<double>(kPairBudget / std::max(pairs, 1.0), kMaxRefinements));
+    attempts_ = static_cast<int>(std::min<double>(kPairBudget / std::max(pairs, 1.0), kMaxAttempts));
   }
 
   Placing run() {
@@ -188,15 +190,37 @@ class Search {
     return placing;
   }
 
+  // Takes what sticks out earlier: first all of it to the front, then one by one to places drawn by a fixed generator,
+  // going on from whatever was not worse.
   void refine() {
+    const auto sticks_out = [this](const Placing& placing, std::size_t i) {
+      const Bytes limit = std::min(placing.total - 1, problem_.bound + problem_.bound / kGoodEnough);
+      return placing.offsets[i] + problem_.bytes[i] > limit;
+    };
+    const auto goes_on = [this] { return attempts_ > 0 && !done(problem_.bound / kGoodEnough); };
     Order order = order_;
     Placing last = best_;
-    while (attempts_ > 0 && !done(problem_.bound / kGoodEnough)) {
-      // Everything that sticks out goes first next time.
-      const Bytes limit = std::min(last.total - 1, problem_.bound + problem_.bound / kGoodEnough);
-      std::stable_partition(order.begin(), order.end(),
-                            [&](std::size_t i) { return last.offsets[i] + problem_.bytes[i] > limit; });
+    for (int i = 0; i < kMovesToFront && goes_on(); ++i) {
+      std::stable_partition(order.begin(), order.end(), [&](std::size_t one) { return sticks_out(last, one); });
       last = attempt(order, rule_);
+    }
+    order = order_;
+    last = best_;
+    std::minstd_rand random;
+    while (goes_on()) {
+      Order candidate = order;
+      for (std::size_t at = 1; at < candidate.size(); ++at) {
+        if (!sticks_out(last, candidate[at])) continue;
+        const std::size_t to = random() % at;
+        std::rotate(candidate.begin() + static_cast<std::ptrdiff_t>(to),
+                    candidate.begin() + static_cast<std::ptrdiff_t>(at),
+                    candidate.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+      }
+      const Rule rule = random() % 4 == 0 ? Rule::kLowestGap : Rule::kSmallestGap;
+      Placing placing = attempt(candidate, rule);
+      if (placing.total > last.total) continue;
+      order = std::move(candidate);
+      last = std::move(placing);
     }
   }
 

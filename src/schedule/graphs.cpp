@@ -68,10 +68,9 @@ class Walk {
     for (std::int64_t number = 0; number < static_cast<std::int64_t>(visits_.size()); ++number) {
       for (; transfer != transfers_.end() && transfer->position == number; ++transfer) add(*transfer);
       const Visit& visit = visits_[number];
-      if (!visit.present) continue;
-      call(visit);
+      if (visit.present) call(visit);
       finish_late();
-      if (visit.backward) after_backward(visit);
+      if (visit.present && visit.backward) after_backward(visit);
     }
     finish_late();
   }
