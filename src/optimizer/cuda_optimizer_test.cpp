@@ -6,7 +6,6 @@
 #include <random>
 
 #include "device/device.h"
-#include "optimizer/inline_stream.h"
 #include "optimizer/kernels.h"
 #include "optimizer/test_state.h"
 
@@ -76,7 +75,7 @@ class CudaOptimizer : public testing::Test {
     for (int t = 1; t <= updates; ++t) {
       const AdamWStep step = make_adamw_step({}, 1e-3 * t, 0.1, t);
       cuda_->adamw(*stream_, step, device_control, compute, state);
-      cpu_->adamw(host_stream_, step, &control, compute, expected.bytes());
+      cpu_->adamw(*host_stream_, step, &control, compute, expected.bytes());
       got.fill_gradient(seed + static_cast<std::uint64_t>(t), 16);
       expected.fill_gradient(seed + static_cast<std::uint64_t>(t), 16);
       stream_->synchronize();
@@ -89,7 +88,7 @@ class CudaOptimizer : public testing::Test {
 
   ThreadPool pool_{allowed_cores()};
   std::unique_ptr<UpdateKernels> cpu_ = make_cpu_kernels(pool_);
-  test::InlineStream host_stream_;
+  std::unique_ptr<Stream> host_stream_ = make_host_stream();
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<UpdateKernels> cuda_;
@@ -127,7 +126,7 @@ TEST_F(CudaOptimizer, RoundedGradientsEqualTheCpus) {
   for (const std::int64_t shift : {0, 1}) {
     used_ = 0;
     std::vector<std::uint16_t> expected(from.size()), got(from.size());
-    cpu_->round_gradient(host_stream_, reinterpret_cast<const float*>(from.data()), expected.data(), std::ssize(from));
+    cpu_->round_gradient(*host_stream_, reinterpret_cast<const float*>(from.data()), expected.data(), std::ssize(from));
     const auto* const source = reinterpret_cast<const float*>(upload(from.data(), std::ssize(from) * 4, shift * 4));
     auto* const target = reinterpret_cast<std::uint16_t*>(upload(got.data(), std::ssize(got) * 2));
     cuda_->round_gradient(*stream_, source, target, std::ssize(from));
@@ -148,7 +147,7 @@ TEST_F(CudaOptimizer, NormsEqualTheCpus) {
         const void* const host = data.bytes().gradient;
         std::vector<double> scratch(static_cast<std::size_t>(norm_tiles(n)) + 1);
         double expected = -1;
-        cpu_->squared_norm(host_stream_, host, type, n, scratch.data(), &expected);
+        cpu_->squared_norm(*host_stream_, host, type, n, scratch.data(), &expected);
         const std::byte* const device = upload(host, n * size_of(type), shift * size_of(type));
         auto* const device_scratch = reinterpret_cast<double*>(upload(scratch.data(), std::ssize(scratch) * 8));
         auto* const result = reinterpret_cast<double*>(upload(&expected, 8));
@@ -170,7 +169,7 @@ TEST_F(CudaOptimizer, TheStepControlEqualsTheCpus) {
       for (double& x : losses) x = uniform(random);
       squares[500] += poison;
       StepControl expected;
-      cpu_->finish_norm(host_stream_, squares.data(), 700, losses.data(), 300, max_norm, &expected);
+      cpu_->finish_norm(*host_stream_, squares.data(), 700, losses.data(), 300, max_norm, &expected);
       auto* const control = reinterpret_cast<StepControl*>(upload(&expected, sizeof expected));
       const auto* const device_squares = reinterpret_cast<const double*>(upload(squares.data(), 700 * 8));
       const auto* const device_losses = reinterpret_cast<const double*>(upload(losses.data(), 300 * 8));

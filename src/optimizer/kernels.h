@@ -1,5 +1,8 @@
 // What the update lanes run, for one device: gradient rounding, norms, AdamW. The CPU and the CUDA one give equal bits.
 // Thread-safe as the streams are: one issuing thread a stream. All pointers are device pointers of that device.
+//
+// The CPU's also update what lies on the host beside a GPU: on a host stream, over a pool of background_cores() threads
+// placed by node.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "optimizer/inline_stream.h"
 #include "optimizer/simd_kernels.h"
 #include "optimizer/test_state.h"
 
@@ -47,18 +46,18 @@ class CpuKernelsTest : public testing::Test {
   double squared_norm(const void* x, DType type, std::int64_t n) {
     std::vector<double> scratch(static_cast<std::size_t>(norm_tiles(n)), kNan);
     double result = -1;
-    kernels_->squared_norm(stream_, x, type, n, scratch.data(), &result);
+    kernels_->squared_norm(*stream_, x, type, n, scratch.data(), &result);
     return result;
   }
   StepControl finish(std::vector<double> squares, std::vector<double> losses, double max_norm) {
     StepControl control{.gradient_norm = -1, .loss_sum = -1, .clip_scale = -1, .skip = -1};
-    kernels_->finish_norm(stream_, squares.data(), std::ssize(squares), losses.data(), std::ssize(losses), max_norm,
+    kernels_->finish_norm(*stream_, squares.data(), std::ssize(squares), losses.data(), std::ssize(losses), max_norm,
                           &control);
     return control;
   }
 
-  ThreadPool pool_{3};
-  test::InlineStream stream_;
+  ThreadPool pool_{3, Placement::kByNode};
+  std::unique_ptr<Stream> stream_ = make_host_stream();
   std::unique_ptr<UpdateKernels> kernels_ = make_cpu_kernels(pool_);
 };
 
@@ -137,7 +136,7 @@ TEST_F(CpuKernelsTest, RoundingIsToTheNearestAndTiesGoToEven) {
     }
   }
   std::vector<std::uint16_t> to(from.size());
-  kernels_->round_gradient(stream_, from.data(), to.data(), std::ssize(from));
+  kernels_->round_gradient(*stream_, from.data(), to.data(), std::ssize(from));
   for (std::size_t i = 0; i < from.size(); ++i) {
     const float x = from[i];
     if (std::isnan(x)) {
@@ -172,7 +171,7 @@ TEST_F(CpuKernelsTest, AnUpdateCutOverThreadsEqualsOneThread) {
     const AdamWStep step = make_adamw_step({}, 1e-3, 0.1, 7);
     (compute == DType::kBf16 ? adamw_bf16 : adamw_f32)(step, 0.25f, expected.bytes(), Simd::kScalar);
     const StepControl control{.clip_scale = 0.25f};
-    kernels_->adamw(stream_, step, &control, compute, got.bytes());
+    kernels_->adamw(*stream_, step, &control, compute, got.bytes());
     EXPECT_TRUE(got == expected);
   }
 }
@@ -182,7 +181,7 @@ TEST_F(CpuKernelsTest, ASkippedUpdateChangesNothing) {
   state.fill(3, 16);
   const test::TestState before = state;
   const StepControl control{.skip = 1};
-  kernels_->adamw(stream_, make_adamw_step({}, 1, 0.1, 1), &control, DType::kBf16, state.bytes());
+  kernels_->adamw(*stream_, make_adamw_step({}, 1, 0.1, 1), &control, DType::kBf16, state.bytes());
   EXPECT_TRUE(state == before);
 }
 
