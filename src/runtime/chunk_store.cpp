@@ -28,17 +28,7 @@ class Cell {
   std::atomic<std::int64_t> value_;
 };
 
-constexpr std::int64_t kNothing = -1;
-
-// Chunk and version as one value, so that no reader sees one without the other.
-std::int64_t contents_of(Id chunk, std::int64_t version) {
-  return (static_cast<std::int64_t>(chunk) << 40) | (version & ((std::int64_t{1} << 40) - 1));
-}
-
-std::size_t count_slots(const Layout& layout) {
-  const auto is_slot = [](const Layout::Entry& entry) { return entry.region == Region::kWeightSlot; };
-  return static_cast<std::size_t>(std::count_if(layout.entries.begin(), layout.entries.end(), is_slot));
-}
+constexpr std::int64_t kNoVersion = -1;
 
 }  // namespace
 
@@ -49,14 +39,12 @@ struct ChunkStore::State {
   const DType compute;
   const Arenas arenas;
   const std::vector<Place> where;        // by parameter
-  const std::vector<Id> slot;            // by chunk: body slot of a streamed one, else -1
   std::vector<RegionKey> weights;        // by chunk: what blocks read
   std::vector<bool> on_host;             // by chunk: of place kCpu
   std::vector<GradientRegions> targets;  // by chunk
   std::vector<Id> last_block;            // by parameter: the first one to write its gradient in a backward
   std::vector<Cell> versions;            // by chunk
-  std::vector<Cell> homes;               // by chunk: contents of its device home
-  std::vector<Cell> held;                // by body slot: contents
+  std::vector<Cell> copies;              // by chunk: the version of its copy on the device
   bool pending = false;
   std::unique_ptr<Stream> stream;
   std::mutex mutex;  // one issuing thread at a time
@@ -69,11 +57,9 @@ struct ChunkStore::State {
         compute(shape.compute),
         arenas(arenas_in),
         where(places(spec, chunks)),
-        slot(slots(chunks, plan).weight),
         last_block(spec.parameters.size(), -1),
         versions(chunks.size()),
-        homes(chunks.size()),
-        held(count_slots(layout)),
+        copies(chunks.size()),
         stream(device.stream("store")) {
     for (Id block = 0; block < static_cast<Id>(spec.blocks.size()); ++block) {
       for (const Id parameter : spec.blocks[block].parameters) last_block[parameter] = block;
@@ -88,8 +74,7 @@ struct ChunkStore::State {
   }
 
   void forget() {
-    for (Cell& cell : homes) cell.set(kNothing);
-    for (Cell& cell : held) cell.set(kNothing);
+    for (Cell& copy : copies) copy.set(kNoVersion);
   }
 
   Arena& arena(Tier tier) const {
@@ -101,8 +86,6 @@ struct ChunkStore::State {
 
   Range state(Id chunk, Part part) const { return layout.find(Region::kState, chunk * kParts + static_cast<Id>(part)); }
   bool has_home(Id chunk) const { return layout.contains(Region::kWeightHome, chunk); }
-
-  Cell& copy_of(Id chunk) { return slot[chunk] >= 0 ? held[slot[chunk]] : homes[chunk]; }
 
   // Elements of the parameter inside a region that holds its whole chunk.
   Range inside(const Range& whole, Id parameter, DType type, std::int64_t first, std::int64_t count) const {
@@ -252,18 +235,10 @@ std::int64_t ChunkStore::version(Id chunk) const { return state_->versions.at(ch
 
 void ChunkStore::raise_version(Id chunk) { state_->versions.at(chunk).set(version(chunk) + 1); }
 
-void ChunkStore::loaded(Id chunk) { state_->copy_of(chunk).set(contents_of(chunk, version(chunk))); }
+void ChunkStore::loaded(Id chunk) { state_->copies.at(chunk).set(version(chunk)); }
 
 bool ChunkStore::current(Id chunk) const {
-  return !state_->on_host.at(chunk) || state_->copy_of(chunk).get() == contents_of(chunk, version(chunk));
-}
-
-std::vector<Id> ChunkStore::slot_contents() const {
-  std::vector<Id> result(state_->held.size(), -1);
-  for (Id chunk = 0; chunk < static_cast<Id>(state_->chunks.size()); ++chunk) {
-    if (state_->slot[chunk] >= 0 && current(chunk)) result[state_->slot[chunk]] = chunk;
-  }
-  return result;
+  return !state_->on_host.at(chunk) || state_->copies.at(chunk).get() == version(chunk);
 }
 
 void ChunkStore::forget_copies() { state_->forget(); }

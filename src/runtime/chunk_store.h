@@ -46,16 +46,16 @@ class ChunkStore {
   std::vector<ParameterBytes> bind(Id block, bool first) const;
 
   // Note [Versions]: a kCpu chunk's weight has its truth on the host and a copy on the device, in its home or its slot.
-  // The version rises with every change of the host's weight; a copy is good for the version that it was loaded from.
-  // So a block that would run on a stale slot is found, and a load is left out only on a full match.
+  // The version rises with every change of the host's weight; a copy is good for the version that it was loaded from,
+  // so a block that would run on a stale copy is found. Which chunk a slot holds is not in these books: a short chunk
+  // may come into a slot while the rest of the one before is still in use (StepRunner reads the loads of its
+  // schedules).
   std::int64_t version(Id chunk) const;
   void raise_version(Id chunk);
   void loaded(Id chunk);         // the copy of its present weight has been issued
-  bool current(Id chunk) const;  // what bind() names holds the present weight; always so for kResident chunks
-  // By body slot: the chunk whose present weight it holds; -1 none. Empty if there are no slots.
-  std::vector<Id> slot_contents() const;
-  void forget_copies();     // a copy has failed, who knows which: all are stale
-  void load_stale_homes();  // synchronous; slots are left as they are
+  bool current(Id chunk) const;  // the last copy was of the present weight; always so for kResident chunks
+  void forget_copies();          // a copy has failed, who knows which: none is current
+  void load_stale_homes();       // synchronous; slots are left as they are
 
   bool pending() const;  // StepRunner's flag: host weights wait for an update
   void set_pending(bool);

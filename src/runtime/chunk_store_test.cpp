@@ -12,23 +12,41 @@
 namespace protrain::toy {
 namespace {
 
-TEST(ChunkStore, ReadsBackEveryMasterExactlyWhateverTheChunks) {
+// One row a kind of chunk: resident, kCpu with a device home, streamed.
+std::vector<RigOptions> kinds_of_places() {
+  std::vector<RigOptions> all;
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     for (const Bytes chunk_bytes : {Bytes{1}, kMiB}) {
-      const Rig rig({compute, false, 2, 1, chunk_bytes, Modes::kKeep, {}});
-      const auto masters = random_masters(rig.spec);
-      for (Id id = 0; id < static_cast<Id>(masters.size()); ++id) {
-        std::vector<float> found(masters[id].size());
-        rig.store->read_master(id, 0, static_cast<std::int64_t>(found.size()), found.data());
-        EXPECT_EQ(found, masters[id]);
-      }
+      RigOptions options{.compute = compute, .layers = 2, .chunk_bytes = chunk_bytes};
+      all.push_back(options);
+      options.places = Places::kCpu;
+      all.push_back(options);
+      options.persist = Persist::kNone;
+      options.state_tier = Tier::kPinned;
+      all.push_back(options);
+    }
+  }
+  return all;
+}
+
+TEST(ChunkStore, ReadsBackEveryMasterExactlyWhateverTheChunksAndTheirPlaces) {
+  for (const RigOptions& options : kinds_of_places()) {
+    SCOPED_TRACE(describe(options));
+    const Rig rig(options);
+    const auto masters = random_masters(rig.spec);
+    for (Id id = 0; id < static_cast<Id>(masters.size()); ++id) {
+      std::vector<float> found(masters[id].size());
+      rig.store->read_master(id, 0, static_cast<std::int64_t>(found.size()), found.data());
+      EXPECT_EQ(found, masters[id]);
     }
   }
 }
 
 TEST(ChunkStore, WritesExactlyTheElementsAskedFor) {
-  for (const DType compute : {DType::kF32, DType::kBf16}) {
-    Rig rig({compute, true, 1, 1, 1, Modes::kKeep, {}});
+  for (RigOptions options : kinds_of_places()) {
+    options.tied = true;
+    SCOPED_TRACE(describe(options));
+    Rig rig(options);
     const auto masters = random_masters(rig.spec);
     for (Id target = 0; target < static_cast<Id>(masters.size()); ++target) {
       const std::vector<float> fresh = {3.25f, -1e-20f, 1.0f / 3};
@@ -48,17 +66,20 @@ TEST(ChunkStore, WritesExactlyTheElementsAskedFor) {
 }
 
 TEST(ChunkStore, KeepsMomentsWhenAMasterIsWrittenAndZeroesThemOnRequest) {
-  Rig rig({DType::kBf16, false, 1, 1, kMiB, Modes::kKeep, {}});
-  const std::vector<float> m = {1, 2, 3}, zeros(3);
-  rig.store->write(1, Part::kM, 1, 3, reinterpret_cast<const std::byte*>(m.data()));
-  rig.store->write_master(1, 0, 3, m.data());
-  std::vector<float> found(3);
-  const auto read = [&] { rig.store->read(1, Part::kM, 1, 3, reinterpret_cast<std::byte*>(found.data())); };
-  read();
-  EXPECT_EQ(found, m);
-  rig.store->zero_moments();
-  read();
-  EXPECT_EQ(found, zeros);
+  for (const RigOptions& options : kinds_of_places()) {
+    SCOPED_TRACE(describe(options));
+    Rig rig(options);
+    const std::vector<float> m = {1, 2, 3}, zeros(3);
+    rig.store->write(1, Part::kM, 1, 3, reinterpret_cast<const std::byte*>(m.data()));
+    rig.store->write_master(1, 0, 3, m.data());
+    std::vector<float> found(3);
+    const auto read = [&] { rig.store->read(1, Part::kM, 1, 3, reinterpret_cast<std::byte*>(found.data())); };
+    read();
+    EXPECT_EQ(found, m);
+    rig.store->zero_moments();
+    read();
+    EXPECT_EQ(found, zeros);
+  }
 }
 
 TEST(ChunkStore, RefusesElementsBeyondTheParameter) {
@@ -69,28 +90,91 @@ TEST(ChunkStore, RefusesElementsBeyondTheParameter) {
   EXPECT_THROW(rig.store->parameter(1, Part::kResidual), InternalError);  // fp32 compute has none
 }
 
-TEST(ChunkStore, BindsAlignedAddressesThatNeverOverlapAndLetTheHeadWriteATiedMatrixFirst) {
-  for (const DType compute : {DType::kF32, DType::kBf16}) {
-    const Rig rig({compute, true, 2, 1, kMiB, Modes::kKeep, {}});
-    std::set<const std::byte*> weights;
-    const auto last = static_cast<Id>(rig.spec.blocks.size()) - 1;
-    for (Id block = 0; block <= last; ++block) {
-      const auto first = rig.store->bind(block, true);
-      const auto again = rig.store->bind(block, false);
-      ASSERT_EQ(first.size(), rig.spec.blocks[block].parameters.size());
-      for (std::size_t i = 0; i < first.size(); ++i) {
-        const Id id = rig.spec.blocks[block].parameters[i];
-        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first[i].weight) % kAlignment, 0u);
-        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first[i].gradient) % kAlignment, 0u);
-        EXPECT_EQ(first[i].weight, again[i].weight);
-        EXPECT_EQ(first[i].first, !(block == 0 && id == 0));
-        EXPECT_FALSE(again[i].first);
-        const bool edge = block == 0 || block == last;
-        EXPECT_EQ(first[i].gradient_dtype, edge ? DType::kF32 : compute);
-        weights.insert(first[i].weight);
+TEST(ChunkStore, KeepsTheTruthInTheTierOfTheChunksPlace) {
+  for (const Tier tier : {Tier::kPinned, Tier::kPageable}) {
+    const Rig rig({.compute = DType::kBf16,
+                   .chunk_bytes = 1,
+                   .persist = Persist::kNone,
+                   .places = Places::kMixed,
+                   .state_tier = tier});
+    int on_device = 0, on_host = 0;
+    for (Id chunk = 0; chunk < static_cast<Id>(rig.chunks.size()); ++chunk) {
+      const bool host = rig.plan.place[chunk] == UpdatePlace::kCpu;
+      ++(host ? on_host : on_device);
+      EXPECT_EQ(rig.store->home(chunk, Part::kWeight).tier, host ? Tier::kPinned : Tier::kDevice);
+      EXPECT_EQ(rig.store->home(chunk, Part::kGradient).tier, host ? Tier::kPinned : Tier::kDevice);
+      for (const Part part : {Part::kResidual, Part::kM, Part::kV}) {
+        EXPECT_EQ(rig.store->home(chunk, part).tier, host ? tier : Tier::kDevice);
       }
     }
-    EXPECT_EQ(weights.size(), rig.spec.parameters.size());  // the tied matrix is one
+    EXPECT_GT(on_device, 0);
+    EXPECT_GT(on_host, 0);
+  }
+}
+
+TEST(ChunkStore, WritesAWeightWithADeviceHomeInBothPlacesAndMakesASlotStale) {
+  Rig rig({.compute = DType::kBf16, .chunk_bytes = 1, .persist = Persist::kHalf, .places = Places::kCpu});
+  rig.train(0, Batch(kTrainShape, 1, kSeed));
+  rig.runner->drain();
+  rig.store->load_stale_homes();
+  const auto where = places(rig.spec, rig.chunks);
+  const std::vector<Id> slot = slots(rig.chunks, rig.plan).weight;
+  for (Id block = 0; block < static_cast<Id>(rig.spec.blocks.size()); ++block) {
+    const auto bound = rig.store->bind(block, true);
+    for (std::size_t i = 0; i < bound.size(); ++i) {
+      const Id id = rig.spec.blocks[block].parameters[i];
+      const Id chunk = where[id].chunk;
+      const std::int64_t version = rig.store->version(chunk);
+      const std::vector<float> fresh = {3.25f, -1.5f};
+      rig.store->write_master(id, 3, 2, fresh.data());
+      EXPECT_GT(rig.store->version(chunk), version);
+      EXPECT_EQ(rig.store->current(chunk), slot[chunk] < 0);
+      if (slot[chunk] >= 0) continue;
+      EXPECT_EQ(load(bound[i].weight, DType::kBf16, 3), 3.25f);
+      EXPECT_EQ(load(bound[i].weight, DType::kBf16, 4), -1.5f);
+    }
+  }
+}
+
+TEST(ChunkStore, KnowsWhichCopyIsOfThePresentWeight) {
+  Rig rig({.chunk_bytes = 1, .persist = Persist::kNone, .places = Places::kCpu});
+  ChunkStore& store = *rig.store;
+  EXPECT_FALSE(store.current(1));
+  store.loaded(1);
+  EXPECT_TRUE(store.current(1));
+  EXPECT_FALSE(store.current(2));
+  store.raise_version(1);
+  EXPECT_FALSE(store.current(1));
+  store.loaded(1);
+  EXPECT_TRUE(store.current(1));
+  store.forget_copies();
+  EXPECT_FALSE(store.current(1));
+}
+
+TEST(ChunkStore, BindsAlignedAddressesThatNeverOverlapAndLetTheHeadWriteATiedMatrixFirst) {
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    for (const Places places : {Places::kResident, Places::kCpu}) {
+      const Rig rig({.compute = compute, .tied = true, .layers = 2, .places = places});
+      std::set<const std::byte*> weights;
+      const auto last = static_cast<Id>(rig.spec.blocks.size()) - 1;
+      for (Id block = 0; block <= last; ++block) {
+        const auto first = rig.store->bind(block, true);
+        const auto again = rig.store->bind(block, false);
+        ASSERT_EQ(first.size(), rig.spec.blocks[block].parameters.size());
+        for (std::size_t i = 0; i < first.size(); ++i) {
+          const Id id = rig.spec.blocks[block].parameters[i];
+          EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first[i].weight) % kAlignment, 0u);
+          EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first[i].gradient) % kAlignment, 0u);
+          EXPECT_EQ(first[i].weight, again[i].weight);
+          EXPECT_EQ(first[i].first, !(block == 0 && id == 0));
+          EXPECT_FALSE(again[i].first);
+          const bool edge = block == 0 || block == last;
+          EXPECT_EQ(first[i].gradient_dtype, edge ? DType::kF32 : compute);
+          weights.insert(first[i].weight);
+        }
+      }
+      EXPECT_EQ(weights.size(), rig.spec.parameters.size());  // the tied matrix is one
+    }
   }
 }
 

@@ -29,7 +29,6 @@ struct StepContext {
   std::vector<std::unique_ptr<SavedGraph>> saved;  // by micro-batch x blocks + block
   UpdateScalars scalars;                           // of this step
   UpdateScalars pending_scalars;                   // of the step whose updates are pending
-  int pending_slot = 0;                            // where that step's control lies (kResults)
   double max_norm = 0;
 
   std::byte* at(const Range& range) const { return store.at(range); }

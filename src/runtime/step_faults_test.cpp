@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "runtime/toy_rig.h"
 
@@ -11,7 +13,18 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const RigOptions kRich{DType::kBf16, true, 2, 2, 1, Modes::kMixed, {}};
+const RigOptions kRich{
+    .compute = DType::kBf16, .tied = true, .layers = 2, .accumulation = 2, .chunk_bytes = 1, .modes = Modes::kMixed};
+// Everything that can be away is.
+const RigOptions kAway{.compute = DType::kBf16,
+                       .tied = true,
+                       .layers = 2,
+                       .accumulation = 2,
+                       .order = Order::kLayer,
+                       .chunk_bytes = 1,
+                       .persist = Persist::kNone,
+                       .modes = Modes::kMixed,
+                       .places = Places::kCpu};
 
 // The next step of a rig whose step failed or was given up equals the first step of a fresh one.
 void expect_as_if_nothing_had_been(Rig& rig) {
@@ -35,7 +48,7 @@ TEST(Fault, InAnyBlockCallEndsTheStepWithOneErrorThatNamesTheTask) {
   ASSERT_GT(calls, 10);
 
   std::vector<std::string> names;
-  for (const Task& task : counting.runner->schedule(counting.train_shape(0, 2)).tasks) {
+  for (const Task& task : counting.runner->last_schedule().tasks) {
     if (task.op == Op::kRunBlock) names.push_back(task.name);
   }
   ASSERT_EQ(names.size(), static_cast<std::size_t>(calls));
@@ -62,18 +75,23 @@ TEST(Fault, InAnyBlockCallEndsTheStepWithOneErrorThatNamesTheTask) {
 }
 
 TEST(Fault, InACopyNamesTheCopyEvenWhenAnotherLaneMeetsItFirst) {
-  for (const auto& [lane, name] : {std::pair{"h2d", "upload batch"}, std::pair{"d2h", "download results"}}) {
+  Rig watched(kRich);
+  watched.train(0, Batch(kTrainShape, 2, kSeed));
+  for (const Lane lane : {Lane::kH2d, Lane::kD2h}) {
+    const auto& tasks = watched.runner->last_schedule().tasks;
+    const auto first = std::find_if(tasks.begin(), tasks.end(), [&](const Task& task) { return task.lane == lane; });
+    ASSERT_NE(first, tasks.end());
     for (const double delay : {0.0, 2e-3}) {
       RigOptions options = kRich;
-      options.faults.lanes = {lane};
+      options.faults.lanes = {std::string(lane_name(lane))};
       options.faults.fail_copy = 1;
       options.faults.longest_delay_seconds = delay;
       Rig rig(options);
       try {
         rig.train(0, Batch(kTrainShape, 2, kSeed));
-        FAIL() << lane << " did not fail";
+        FAIL() << lane_name(lane) << " did not fail";
       } catch (const Error& error) {
-        EXPECT_THAT(error.what(), StartsWith(std::string(name) + ": ")) << delay;
+        EXPECT_THAT(error.what(), StartsWith(first->name + ": ")) << delay;
         EXPECT_THAT(error.what(), HasSubstr("injected fault: copy 1"));
       }
     }
@@ -83,17 +101,125 @@ TEST(Fault, InACopyNamesTheCopyEvenWhenAnotherLaneMeetsItFirst) {
 TEST(Fault, InAnAsynchronousCopyOfABlockNamesTheBlocksTask) {
   RigOptions options = kRich;
   options.faults.lanes = {"compute"};
-  options.faults.fail_copy = 2;  // the first is the embedding's output, this one the first layer's
+  options.faults.fail_copy = 2;  // the embedding's output, which it does not wait for
   Rig rig(options);
   const auto before = all_state(rig);
   try {
     rig.train(0, Batch(kTrainShape, 2, kSeed));
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), StartsWith("forward layer 0 micro-batch 0: "));
+    EXPECT_THAT(error.what(), StartsWith("forward embedding micro-batch 0: "));
   }
   EXPECT_EQ(all_state(rig), before);
   expect_as_if_nothing_had_been(rig);
+}
+
+// Two steps with clipping, the second under the pending updates of the first. `spoil` makes the second go wrong; what
+// is pending is then drained, or left to the second step's next try.
+template <typename Spoil>
+void expect_recovery(const RigOptions& options, const Spoil& spoil) {
+  const Batch first(kTrainShape, options.accumulation, kSeed), second(kTrainShape, options.accumulation, kSeed + 1);
+  const double max_norm = 0.05;
+  const ModelSpec spec = make_spec(options.layers, options.tied);
+  static std::vector<std::byte> after_one, after_two;
+  if (after_one.empty()) {
+    PlainLoop loop = plain_loop(spec, options);
+    loop.step(plain_step(first, inputs_of(first, 0, max_norm)), AdamWOptions{});
+    after_one = all_state(loop, spec, options.compute);
+    loop.step(plain_step(second, inputs_of(second, 1, max_norm)), AdamWOptions{});
+    after_two = all_state(loop, spec, options.compute);
+  }
+  for (const bool drained : {false, true}) {
+    Rig rig(options);
+    rig.runner->step(rig.train_request(0, first.micro_batches), inputs_of(first, 0, max_norm));
+    ASSERT_TRUE(rig.runner->pending());
+    const auto step = [&](const RunOptions& run) {
+      return rig.runner->step(rig.train_request(1, second.micro_batches), inputs_of(second, 1, max_norm), run);
+    };
+    spoil(step);
+    EXPECT_EQ(rig.store->pending(), rig.runner->pending());
+    if (drained) {
+      rig.runner->drain();
+      EXPECT_FALSE(rig.runner->pending());
+      ASSERT_TRUE(all_state(rig) == after_one);
+    }
+    step({});
+    ASSERT_TRUE(all_state(rig) == after_two);
+  }
+}
+
+TEST(Pending, UpdatesSurviveAFaultAtAnyTask) {
+  Rig counting(kAway);
+  const Batch batch(kTrainShape, 2, kSeed);
+  for (int step = 0; step < 2; ++step) {
+    counting.runner->step(counting.train_request(step, 2), inputs_of(batch, step, 0.05));
+  }
+  const auto tasks = static_cast<Id>(counting.runner->last_schedule().tasks.size());
+  ASSERT_GT(tasks, 50);
+  for (Id failing = 0; failing < tasks; ++failing) {
+    SCOPED_TRACE(failing);
+    expect_recovery(kAway, [&](const auto& step) {
+      RunOptions run;
+      run.before_task = [&](Id id, const Task&) {
+        if (id == failing) fail(ExitCode::kData, "boom");
+      };
+      EXPECT_THROW(step(run), Error);
+    });
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Pending, UpdatesSurviveAStepAbandonedAtAnyComputeTask) {
+  Rig counting(kAway);
+  const Batch batch(kTrainShape, 2, kSeed);
+  int asked = 0;
+  for (int step = 0; step < 2; ++step) {
+    RunOptions run;
+    asked = 0;
+    run.abandon = [&] { return ++asked < 0; };
+    counting.runner->step(counting.train_request(step, 2), inputs_of(batch, step, 0.05), run);
+  }
+  ASSERT_GT(asked, 10);
+  for (int at = 1; at <= asked; ++at) {
+    SCOPED_TRACE(at);
+    expect_recovery(kAway, [&](const auto& step) {
+      int now = 0;
+      RunOptions run;
+      run.abandon = [&] { return ++now == at; };
+      EXPECT_TRUE(step(run).run.abandoned);
+      EXPECT_EQ(now, at);  // not asked again
+    });
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Pending, UpdatesSurviveAnyFailedCopy) {
+  for (const char* lane : {"h2d", "d2h"}) {
+    for (const double delay : {0.0, 3e-4}) {
+      std::int64_t copies = 0, before = 0;
+      {
+        Rig counting(kAway);
+        const Batch batch(kTrainShape, 2, kSeed);
+        for (int step = 0; step < 2; ++step) {
+          counting.runner->step(counting.train_request(step, 2), inputs_of(batch, step, 0.05));
+          before = copies;
+          for (const Task& task : counting.runner->last_schedule().tasks) {
+            if (task.op == Op::kCopy && lane_name(task.lane) == lane) ++copies;
+          }
+        }
+      }
+      ASSERT_GT(copies, before);
+      for (std::int64_t failing = before + 1; failing <= copies; ++failing) {
+        SCOPED_TRACE(testing::Message() << lane << " copy " << failing << " delay " << delay);
+        RigOptions options = kAway;
+        options.faults.lanes = {lane};
+        options.faults.fail_copy = failing;
+        options.faults.longest_delay_seconds = delay;
+        expect_recovery(options, [&](const auto& step) { EXPECT_THROW(step(RunOptions{}), Error); });
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
 }
 
 TEST(Abandon, AtAnyComputeTaskLeavesNoTrace) {
@@ -127,7 +253,7 @@ TEST(Trace, HasOneSpanATaskAndRespectsLanesAndEdges) {
   const Batch batch(kTrainShape, 2, kSeed);
   for (int round = 0; round < 2; ++round) {
     const Timeline timeline = rig.train(0, batch, traced).run.timeline;
-    const Schedule& schedule = rig.runner->schedule(rig.train_shape(0, 2));
+    const Schedule& schedule = rig.runner->last_schedule();
     ASSERT_EQ(timeline.spans.size(), schedule.tasks.size());
     std::array<double, kLanes> lane_end{};
     double last = 0;

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "runtime/task_runners.h"
-#include "schedule/schedule.h"
+#include "runtime/weight_loads.h"
 
 namespace protrain {
 
@@ -53,8 +53,11 @@ struct StepRunner::State {
   StepContext context;
   TaskRunners runners;
   Executor executor;
-  std::vector<Id> pending;   // chunks still to be updated from context.pending_scalars and pending_slot; ascending
-  bool updated_now = false;  // the last run has updated a chunk on the host, by its own gradient
+  const std::vector<Id> slot;  // by chunk: body slot of a streamed one, else -1
+  std::vector<Id> held;        // by slot: the chunk that was loaded last; -1 none
+  std::vector<Id> pending;     // chunks still to be updated, by context.pending_scalars; ascending
+  int pending_slot = 0;        // of that step: where its control lies (kResults)
+  bool updated_now = false;    // the last run has updated a chunk on the host, by its own gradient
   std::list<std::pair<StepShape, Schedule>> schedules;  // most recent first
   const Schedule* last = nullptr;
 
@@ -67,9 +70,11 @@ struct StepRunner::State {
         plan(plan_in),
         options(options_in),
         updated_on_host(host_chunks(plan_in)),
-        context{store, chunks, layout, device_kernels, host_kernels, std::move(blocks), {}, {}, {}, {}, 0, 0},
+        context{store, chunks, layout, device_kernels, host_kernels, std::move(blocks), {}, {}, {}, {}, 0},
         runners(context),
-        executor(device, runners.table(), arenas) {
+        executor(device, runners.table(), arenas),
+        slot(slots(chunks, plan).weight),
+        held(static_cast<std::size_t>(*std::max_element(slot.begin(), slot.end()) + 1), -1) {
     PROTRAIN_CHECK(context.blocks.size() == store.spec().blocks.size(), "{} blocks for {}", context.blocks.size(),
                    store.spec().blocks.size());
     PROTRAIN_CHECK(host_kernels != nullptr || updated_on_host.empty(), "the plan updates on the host, by no kernels");
@@ -85,6 +90,8 @@ struct StepRunner::State {
     Schedule made = expand(context.store.spec(), context.chunks, shape, profile, plan, context.layout, step);
     const std::string conflict = race(made);
     PROTRAIN_CHECK(conflict.empty(), "{}", conflict);
+    const std::string missing = missing_load(made, step, context.store.spec(), context.chunks, plan);
+    PROTRAIN_CHECK(missing.empty(), "{}", missing);
     schedules.emplace_front(step, std::move(made));
     if (schedules.size() > kMostSchedules) {
       if (last == &schedules.back().second) last = nullptr;
@@ -96,8 +103,11 @@ struct StepRunner::State {
   // What the graph before has left behind.
   StepShape with_books(StepShape step) const {
     step.pending = pending;
-    step.pending_slot = pending.empty() ? 0 : context.pending_slot;
-    step.slots = context.store.slot_contents();
+    step.pending_slot = pending.empty() ? 0 : pending_slot;
+    step.slots = held;
+    for (Id& chunk : step.slots) {
+      if (chunk >= 0 && !context.store.current(chunk)) chunk = -1;  // written, or updated, since it was loaded
+    }
     return step;
   }
 
@@ -117,17 +127,20 @@ struct StepRunner::State {
     settle(tasks);
     if (!result.abandoned) {
       PROTRAIN_CHECK(pending.empty(), "{} pending updates were left out", pending.size());
-      PROTRAIN_CHECK(trimmed(store.slot_contents()) == trimmed(tasks.slots_after),
+      PROTRAIN_CHECK(trimmed(with_books(StepShape()).slots) == trimmed(tasks.slots_after),
                      "the slots do not hold what the schedule says");
     }
     return result;
   }
 
+  // Reads off what has been done. After a failure no copy is current, so that held[] is of no account.
   void settle(const Schedule& tasks) {
     updated_now = false;
     for (std::size_t id = 0; id < tasks.tasks.size(); ++id) {
       const Task& task = tasks.tasks[id];
-      if (task.op != Op::kUpdate || task.lane != Lane::kCpuUpdate || !executor.completed().at(id)) continue;
+      if (!executor.completed().at(id)) continue;
+      if (is_weight_load(task) && slot[task.chunk] >= 0) held[slot[task.chunk]] = task.chunk;
+      if (task.op != Op::kUpdate || task.lane != Lane::kCpuUpdate) continue;
       if (task.pending) {
         std::erase(pending, task.chunk);
       } else {
@@ -181,7 +194,7 @@ StepOutputs StepRunner::step(const StepRequest& request, const StepInputs& input
   if (training && step.clip && outputs.control.skip == 0) {
     state.pending = state.updated_on_host;
     context.pending_scalars = context.scalars;
-    context.pending_slot = step.batch_slot;
+    state.pending_slot = step.batch_slot;
     context.store.set_pending(!state.pending.empty());
   }
   return outputs;

@@ -50,9 +50,13 @@ Stretches stretches(const ModelSpec& spec, const std::vector<Chunk>& chunks) {
   return all;
 }
 
-bool lies_in(const Range& range, const Range& whole) {
-  return range.tier == whole.tier && range.offset >= whole.offset &&
-         range.offset + range.bytes <= whole.offset + whole.bytes;
+// The task's n-th range, as an array.
+template <typename T>
+T* array(const StepContext& context, const Task& task, std::size_t n) {
+  return reinterpret_cast<T*>(context.at(task.access.at(n).range));
+}
+std::int64_t doubles(const Task& task, std::size_t n) {
+  return static_cast<std::int64_t>(task.access.at(n).range.bytes / Bytes{sizeof(double)});
 }
 
 void copy(StepContext& context, const Task& task, Stream& stream) {
@@ -65,8 +69,8 @@ void copy(StepContext& context, const Task& task, Stream& stream) {
 }
 
 void round(StepContext& context, const Stretches& pieces, const Task& task, Stream& stream) {
-  const auto* sums = reinterpret_cast<const float*>(context.at(task.access.at(0).range));
-  auto* wire = reinterpret_cast<std::uint16_t*>(context.at(task.access.at(1).range));
+  const auto* sums = array<const float>(context, task, 0);
+  auto* wire = array<std::uint16_t>(context, task, 1);
   for (const Stretch& piece : pieces.at(task.chunk)) {
     context.device_kernels.round_gradient(stream, sums + piece.offset, wire + piece.offset, piece.elements);
   }
@@ -74,9 +78,9 @@ void round(StepContext& context, const Stretches& pieces, const Task& task, Stre
 
 void norm(StepContext& context, const Task& task, Stream& stream) {
   const DType type = context.store.compute();
-  const std::byte* wire = context.at(task.access.at(0).range);
+  const auto* wire = array<const std::byte>(context, task, 0);
+  auto* partial = array<double>(context, task, 1);
   auto* norms = reinterpret_cast<double*>(context.at(context.layout.find(Region::kNorms, 0)));
-  auto* partial = reinterpret_cast<double*>(context.at(context.layout.find(Region::kNorms, 1)));
   const Chunk& chunk = context.chunks.at(task.chunk);
   for (std::size_t i = 0; i < chunk.parameters.size(); ++i) {
     const Id id = chunk.parameters[i];
@@ -85,27 +89,12 @@ void norm(StepContext& context, const Task& task, Stream& stream) {
   }
 }
 
-// The task's ranges say what it sums up: norms and losses, or (evaluation, updates during backward) losses alone.
 void finish_norm(StepContext& context, const Task& task, Stream& stream) {
-  const Range all_norms = context.layout.find(Region::kNorms, 0), all_losses = context.layout.find(Region::kLosses);
-  const double *norms = nullptr, *losses = nullptr;
-  std::int64_t tensors = 0, n_losses = 0;
-  StepControl* control = nullptr;
-  for (const Access& access : task.access) {
-    const auto count = static_cast<std::int64_t>(access.range.bytes / Bytes{sizeof(double)});
-    if (access.writes) {
-      control = reinterpret_cast<StepControl*>(context.at(access.range));
-    } else if (lies_in(access.range, all_norms)) {
-      norms = reinterpret_cast<const double*>(context.at(access.range));
-      tensors = count;
-    } else if (lies_in(access.range, all_losses)) {
-      losses = reinterpret_cast<const double*>(context.at(access.range));
-      n_losses = count;
-    }
-  }
-  PROTRAIN_CHECK(control != nullptr && n_losses > 0, "{} names no control or no losses", task.name);
-  context.device_kernels.finish_norm(stream, norms, tensors, losses, n_losses, tensors > 0 ? context.max_norm : 0,
-                                     control);
+  const bool all = task.access.size() > 2;
+  context.device_kernels.finish_norm(stream, all ? array<const double>(context, task, 2) : nullptr,
+                                     all ? doubles(task, 2) : 0, array<const double>(context, task, 0),
+                                     doubles(task, 0), all ? context.max_norm : 0,
+                                     array<StepControl>(context, task, 1));
 }
 
 void update(StepContext& context, const Stretches& pieces, const Task& task, Stream& stream) {
@@ -113,9 +102,6 @@ void update(StepContext& context, const Stretches& pieces, const Task& task, Str
   const bool on_host = task.lane == Lane::kCpuUpdate;
   UpdateKernels* kernels = on_host ? context.host_kernels : &context.device_kernels;
   PROTRAIN_CHECK(kernels != nullptr, "{}: there are no host kernels", task.name);
-  const Range control = !on_host       ? context.layout.find(Region::kControl, 0)
-                        : task.pending ? context.layout.find(Region::kResults, context.pending_slot)
-                                       : context.layout.find(Region::kResults, kResultsOfLosses);
   const UpdateScalars& scalars = task.pending ? context.pending_scalars : context.scalars;
   const auto part = [&](Part part, std::int64_t element) {
     const Range home = store.home(task.chunk, part);
@@ -133,8 +119,8 @@ void update(StepContext& context, const Stretches& pieces, const Task& task, Str
     state.v = reinterpret_cast<float*>(part(Part::kV, piece.offset));
     state.gradient = part(Part::kGradient, piece.offset);
     state.n = piece.elements;
-    kernels->adamw(stream, piece.decay ? scalars.decayed : scalars.plain,
-                   reinterpret_cast<const StepControl*>(context.at(control)), store.compute(), state);
+    kernels->adamw(stream, piece.decay ? scalars.decayed : scalars.plain, array<const StepControl>(context, task, 0),
+                   store.compute(), state);
   }
   if (on_host) store.raise_version(task.chunk);
 }

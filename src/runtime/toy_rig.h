@@ -57,6 +57,7 @@ struct RigOptions {
   Places places = Places::kResident;
   int offload_distance = 1;
   Tier state_tier = Tier::kPageable;
+  bool poison = true;  // what is not in use holds NaN
   DeviceFaults faults = {};
 };
 
@@ -161,11 +162,11 @@ inline StepInputs inputs_of(const Batch& batch, std::int64_t step) {
 
 // The arenas of a layout: books checked, and NaN wherever nothing is in use.
 struct ToyArenas {
-  ToyArenas(Device& device, const Layout& layout) {
+  ToyArenas(Device& device, const Layout& layout, bool poison) {
     for (const Tier tier : {Tier::kDevice, Tier::kPinned, Tier::kPageable}) {
       if (layout.bytes(tier) == 0) continue;
       auto& own = owned[static_cast<std::size_t>(tier)];
-      own = std::make_unique<Arena>(device, tier, layout.bytes(tier), ArenaOptions{true, true});
+      own = std::make_unique<Arena>(device, tier, layout.bytes(tier), ArenaOptions{true, poison});
       all[static_cast<std::size_t>(tier)] = own.get();
     }
   }
@@ -185,7 +186,7 @@ struct Rig {
         chunks(make_chunks(spec, plan.chunk_bytes, o.compute)),
         bytes(layout(spec, chunks, shape, profile, plan)),
         device(make_faulty_device(make_cpu_device(), o.faults)),
-        arenas(*device, bytes),
+        arenas(*device, bytes, o.poison),
         store(std::make_unique<ChunkStore>(spec, chunks, bytes, shape, plan, *device, arenas.all)),
         kernels(make_cpu_kernels(pool)),
         host_kernels(make_cpu_kernels(host_pool)) {
