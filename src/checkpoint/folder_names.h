@@ -11,6 +11,8 @@ inline constexpr const char* kSingleFile = "model.safetensors";
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 inline constexpr const char* kConfigFile = "config.json";
 
+inline constexpr const char* kRunConfigFile = "train_config.yaml";  // a run's, in its output folder
+
 inline constexpr const char* kTrainerStateFile = "trainer_state.json";
 inline constexpr const char* kFirstMomentFile = "optimizer_m.safetensors";
 inline constexpr const char* kSecondMomentFile = "optimizer_v.safetensors";

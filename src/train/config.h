@@ -74,6 +74,7 @@ struct TrainConfig {
   bool eval_on_start = false;
   std::int64_t save_steps = 500;
   std::int64_t save_total_limit = 0;
+  bool save_only_model = false;
   std::string resume_from_checkpoint;  // "", "true" or a path
   std::string export_dtype = "auto";
   std::int64_t logging_steps = 500;
