@@ -44,6 +44,15 @@ class TrainFormatter : public CLI::Formatter {
   }
 };
 
+bool g_exiting_by_choice = false;
+
+// libgomp ends the program itself, with code 1, when it cannot start a thread.
+void on_exit_called(int status, void*) {
+  if (g_exiting_by_choice || status != 1) return;
+  print_error("out of memory: the system refuses one more thread (limits on memory or threads: ulimit -v, -u)");
+  _exit(static_cast<int>(ExitCode::kDoesNotFit));  // other threads run on: nothing is torn down under them
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Trains LLMs whose state does not fit the GPU.");
   app.require_subcommand(1);
@@ -100,9 +109,12 @@ int main(int argc, char** argv) {
   using protrain::cli::print_error;
   protrain::cli::prepare_process();
   protrain::cli::install_log_sink();
+  on_exit(protrain::cli::on_exit_called, nullptr);
   ExitCode code = ExitCode::kInternal;
   try {
-    return protrain::cli::run(argc, argv);
+    const int status = protrain::cli::run(argc, argv);
+    protrain::cli::g_exiting_by_choice = true;
+    return status;
   } catch (const protrain::Error& error) {
     print_error(error.what());
     code = error.code();
@@ -111,5 +123,6 @@ int main(int argc, char** argv) {
     print_error((memory ? "out of memory: " : "internal: ") + std::string(error.what()));
     if (memory) code = ExitCode::kDoesNotFit;
   }
+  protrain::cli::g_exiting_by_choice = true;
   return static_cast<int>(code);
 }

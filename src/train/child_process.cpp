@@ -78,7 +78,7 @@ int run_child(const std::vector<std::string>& command, const std::map<std::strin
   bool passed_on = false;
   while (true) {
     if (const int signal = signal_received(); signal != 0 && !passed_on) {
-      kill(-child, signal);  // its own children too
+      kill(-child, signal == SIGHUP ? SIGTERM : signal);  // its own children too
       passed_on = true;
     }
     pollfd waiting{output[0], POLLIN, 0};

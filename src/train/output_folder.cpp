@@ -36,15 +36,17 @@ OutputLock::~OutputLock() {
 
 namespace {
 
-bool same_place(const fs::path& a, const fs::path& b) {
-  std::error_code unknown;  // a path that cannot be resolved is refused where it is opened
-  return fs::weakly_canonical(a, unknown) == fs::weakly_canonical(b, unknown);
+// One spelling for each path. One that cannot be resolved is refused where it is opened.
+fs::path resolved(const fs::path& path) {
+  std::error_code unknown;
+  fs::path full = fs::weakly_canonical(path, unknown);
+  if (!full.has_filename()) full = full.parent_path();  // "out/"
+  return full;
 }
 
-bool lies_in(const fs::path& path, const fs::path& folder) {
-  std::error_code unknown;
-  return fs::weakly_canonical(path / "", unknown).parent_path().parent_path() == fs::weakly_canonical(folder, unknown);
-}
+bool same_place(const fs::path& a, const fs::path& b) { return resolved(a) == resolved(b); }
+
+bool lies_in(const fs::path& path, const fs::path& folder) { return resolved(path).parent_path() == resolved(folder); }
 
 void refuse_model_of_this_run(const TrainConfig& config) {
   if (config.model_name_or_path.empty()) return;

@@ -142,17 +142,22 @@ void run_prepare(const std::vector<fs::path>& inputs, const fs::path& tokenizer,
 
   // The last line of a failure is its message, so a line is logged when the next one comes.
   std::string last;
+  bool spoke = false;  // the Python part itself wrote that line
   // PROTRAIN_CALLER: messages name keys of the configuration, and the child ends when this process does, even by
   // SIGKILL.
   const std::map<std::string, std::string> environment = {{"PYTHONPATH", python_modules()},
                                                           {"PROTRAIN_CALLER", std::to_string(getpid())}};
   const int status = run_child(command, environment, [&](const std::string& line) {
     if (!last.empty()) log::info("{}", last);
-    last = line.starts_with(kMessagePrefix) ? line.substr(kMessagePrefix.size()) : line;
+    spoke = line.starts_with(kMessagePrefix);
+    last = spoke ? line.substr(kMessagePrefix.size()) : line;
   });
-  if (status == 0) {
+  if (status == 0 && fs::exists(output)) {
     if (!last.empty()) log::info("{}", last);
     return;
+  }
+  if (!spoke) {
+    if (const std::string fault = python_fault(); !fault.empty()) fail(ExitCode::kConfig, "{}", fault);
   }
   const ExitCode code = known_exit_code(status);
   if (code == ExitCode::kInternal) {
