@@ -41,6 +41,7 @@ struct TrainConfig {
   bool train_on_prompt = false;
   bool mask_history = false;
   bool add_eos = true;
+  Switch append_bos = Switch::kAuto;
   bool skip_bad = false;
   std::int64_t max_samples = 0;
   std::int64_t end_token = -1;

@@ -101,6 +101,9 @@ std::vector<std::string> prepare_options(const TrainConfig& config, bool all_sam
   if (config.train_on_prompt) options.emplace_back("--train-on-prompt");
   if (config.mask_history) options.emplace_back("--mask-history");
   if (!config.add_eos) options.emplace_back("--no-eos");
+  if (config.append_bos != Switch::kAuto) {
+    options.insert(options.end(), {"--append-bos", config.append_bos == Switch::kTrue ? "yes" : "no"});
+  }
   if (config.skip_bad) options.emplace_back("--skip-bad");
   return options;
 }
