@@ -119,9 +119,15 @@ int main(int argc, char** argv) {
     print_error(error.what());
     code = error.code();
   } catch (const std::exception& error) {
-    const bool memory = protrain::is_out_of_memory(error);
-    print_error((memory ? "out of memory: " : "internal: ") + std::string(error.what()));
-    if (memory) code = ExitCode::kDoesNotFit;
+    const std::string text = error.what();
+    if (protrain::is_out_of_memory(error)) {
+      code = ExitCode::kDoesNotFit;
+      print_error("out of memory, or a limit on memory or threads (ulimit -v, -u) is reached: " +
+                  text.substr(0, text.find('\n')) +
+                  "; lift the limit, or take less: a smaller per_device_train_batch_size or cutoff_len");
+    } else {
+      print_error("internal: " + text);
+    }
   }
   protrain::cli::g_exiting_by_choice = true;
   return static_cast<int>(code);
