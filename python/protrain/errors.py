@@ -4,6 +4,7 @@ CONFIG = 2
 DATA = 4
 FILES = 5  # model and tokenizer files
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 class CommandError(Exception):

@@ -17,10 +17,14 @@ _SHAREGPT_ROLES = {
     "user": "user",
     "gpt": "assistant",
     "assistant": "assistant",
+    "function_call": "assistant",
     "system": "system",
     "tool": "tool",
     "observation": "tool",
 }
+_OPENING_ROLES = ("system", "developer")
+_RESULT_ROLES = ("tool", "function", "ipython", "observation", "environment")  # by family: what a call gave back
+_ROLES = (*_OPENING_ROLES, "user", "assistant", *_RESULT_ROLES)
 IGNORED_LABEL = -100
 
 
@@ -61,15 +65,38 @@ def text_of(value: dict) -> str:
 
 
 def messages_of(value: dict, form: str) -> list[dict]:
-    """A conversation as [{"role", "content"}, ...] with at least one assistant turn."""
+    """A conversation as [{"role", "content"}, ...] with at least one assistant turn, its turns in an order that makes sense."""
     make = {"messages": _from_messages, "sharegpt": _from_sharegpt, "alpaca": _from_alpaca}[form]
-    messages = make(value)
+    messages, names = make(value)
     if not any(message["role"] == "assistant" for message in messages):
         raise BadRecord("no assistant turn, so there is nothing to learn")
+    if not any(message["content"].strip() or message.get("tool_calls") for message in messages):
+        raise BadRecord("every turn is empty")
+    _check_order([message["role"] for message in messages], names)
     return messages
 
 
-def _from_messages(value: dict) -> list[dict]:
+def _check_order(roles: list[str], names: list[str]) -> None:
+    """Opening turns; then users and answers in turn, where each answer may be followed by results of its calls. `names` are
+    the turns' names in the record."""
+    before = None
+    for role, name in zip(roles, names, strict=True):
+        if role in _OPENING_ROLES:
+            right = before in (None, *_OPENING_ROLES) or f"{role} opens a conversation"
+        elif role == "user":
+            right = before != "user" or "it follows a user turn"
+        elif role == "assistant":
+            right = before in ("user", *_RESULT_ROLES) or (
+                "it follows an assistant turn" if before == "assistant" else "no turn of a user comes before it"
+            )
+        else:
+            right = before in ("assistant", *_RESULT_ROLES) or "no assistant turn comes before it"
+        if right is not True:
+            raise BadRecord(f"{name} is a turn of {role} out of order: {right}")
+        before = role
+
+
+def _from_messages(value: dict) -> tuple[list[dict], list[str]]:
     turns = value.get("messages")
     if not isinstance(turns, list) or not turns:
         raise BadRecord("messages must be a list of {role, content} that is not empty")
@@ -77,6 +104,8 @@ def _from_messages(value: dict) -> list[dict]:
     for number, turn in enumerate(turns):
         if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
             raise BadRecord(f"messages[{number}] must be an object with role and content")
+        if turn["role"] not in _ROLES:
+            raise BadRecord(f"messages[{number}].role is {turn['role']!r}; known are {', '.join(_ROLES)}")
         content = turn.get("content")
         if isinstance(content, list):  # parts, as multi-modal chats have them
             if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
@@ -88,28 +117,30 @@ def _from_messages(value: dict) -> list[dict]:
             raise BadRecord(f"messages[{number}].content must be a string, not {type(content).__name__}")
         _check_unicode(content, f"messages[{number}].content")
         messages.append({**turn, "content": content})
-    return messages
+    return messages, [f"messages[{number}]" for number in range(len(messages))]
 
 
-def _from_sharegpt(value: dict) -> list[dict]:
+def _from_sharegpt(value: dict) -> tuple[list[dict], list[str]]:
     turns = value.get("conversations")
     if not isinstance(turns, list) or not turns:
         raise BadRecord("conversations must be a list of {from, value} that is not empty")
     system = _text(value, "system", needed=False)
     messages = [{"role": "system", "content": system}] if system else []
+    names = ["system"] * len(messages)
     for number, turn in enumerate(turns):
         if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
             raise BadRecord(f"conversations[{number}] must be an object with the strings from and value")
-        role = _SHAREGPT_ROLES.get(turn.get("from"))
+        speaker = turn.get("from")
+        role = _SHAREGPT_ROLES.get(speaker) if isinstance(speaker, str) else None
         if role is None:
-            known = ", ".join(_SHAREGPT_ROLES)
-            raise BadRecord(f"conversations[{number}].from is {turn.get('from')!r}; known are {known}")
+            raise BadRecord(f"conversations[{number}].from is {speaker!r}; known are {', '.join(_SHAREGPT_ROLES)}")
         _check_unicode(turn["value"], f"conversations[{number}].value")
         messages.append({"role": role, "content": turn["value"]})
-    return messages
+        names.append(f"conversations[{number}]")
+    return messages, names
 
 
-def _from_alpaca(value: dict) -> list[dict]:
+def _from_alpaca(value: dict) -> tuple[list[dict], list[str]]:
     instruction = _text(value, "instruction")
     extra = _text(value, "input", needed=False)
     output = _text(value, "output")
@@ -125,7 +156,8 @@ def _from_alpaca(value: dict) -> list[dict]:
             _check_unicode(text, f"history[{number}]")
         messages += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
     question = f"{instruction}\n{extra}" if instruction and extra else instruction or extra
-    return messages + [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
+    messages += [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
+    return messages, ["the record"] * len(messages)  # in order by its making
 
 
 def _integers(value: dict, key: str, length: int | None) -> list[int]:

@@ -5,6 +5,8 @@ of tokenised data. Exit codes: 2 arguments, 4 data, 5 tokenizer files.
 """
 
 import argparse
+import contextlib
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import CONFIG, DATA, FILES, INTERRUPTED, BadRecord, CommandError
+from .caller import Terminated, end_cleanly, named
+from .errors import CONFIG, DATA, FILES, INTERRUPTED, TERMINATED, BadRecord, CommandError
 from .forms import FORMS, detect_form, messages_of, text_of, tokens_of
 from .records import Record, expand_inputs, read_records
 from .show import show_sample, show_token_file
@@ -45,8 +48,10 @@ class Preparation:
     def __init__(self, args: argparse.Namespace, tokenizer: Tokenizer | None):
         self.counts = Counts()
         self.form = args.form
+        self.vocabulary = args.vocabulary or (tokenizer.vocabulary if tokenizer else 0)  # 0: not known
         self._args = args
         self._tokenizer = tokenizer
+        self._records = 0
         self._batch: list[tuple[str, str | Rendered]] = []
         self._batch_characters = 0
 
@@ -54,6 +59,9 @@ class Preparation:
         for path in paths:
             form = "text" if path.suffix.lower() == ".txt" else self._args.form
             for record in read_records(path):
+                if self._args.max_samples and self._records == self._args.max_samples:
+                    break
+                self._records += 1
                 try:
                     if record.value is None:
                         raise BadRecord(record.fault)
@@ -61,27 +69,26 @@ class Preparation:
                         form = detect_form(record.value)
                     yield from self._take(record, form)
                 except BadRecord as fault:
-                    self._skip(record, fault)
+                    self._skip(record.where, fault)
             if form != "auto":
                 self.form = form
         yield from self._flush()
 
-    def _skip(self, record: Record, fault: BadRecord) -> None:
-        message = f"{record.where}: {fault}"
+    def _skip(self, where: str, fault: BadRecord | str) -> None:
+        message = f"{where}: {fault}"
         if not self._args.skip_bad:
-            raise CommandError(DATA, f"{message}; use --skip-bad to skip and count bad records")
+            raise CommandError(DATA, f"{message}; use {named('--skip-bad')} to skip and count bad records")
         self.counts.skipped += 1
         self.counts.first_skipped = self.counts.first_skipped or message
 
     def _take(self, record: Record, form: str) -> Iterator[Sample]:
         if form == "tokenised":
-            bound = self._tokenizer.vocabulary if self._tokenizer else 0
-            tokens = tokens_of(record.value, bound, everything=self._args.train_on_prompt)
+            tokens = tokens_of(record.value, self.vocabulary, everything=self._args.train_on_prompt)
             yield from self._flush()  # keeps the order of samples that of records
             yield from self._keep(record.where, np.asarray(tokens.ids), np.asarray(tokens.supervised, bool))
             return
         if self._tokenizer is None:
-            raise CommandError(CONFIG, f"{record.where}: records of form {form} need --tokenizer DIR")
+            raise CommandError(CONFIG, f"{record.where}: records of form {form} need {named('--tokenizer')}")
         if form == "text":
             item: str | Rendered = text_of(record.value)
             size = len(item)
@@ -113,18 +120,19 @@ class Preparation:
                 yield from self._keep(where, *next(chat_ids))
 
     def _keep(self, where: str, ids: np.ndarray, supervised: np.ndarray) -> Iterator[Sample]:
-        if supervised[1:].any():  # the first token is never a target
+        if self.vocabulary and len(ids) and int(ids.max()) >= self.vocabulary:
+            self._skip(where, self._beyond_vocabulary(ids))
+        elif supervised[1:].any():  # the first token is never a target
             yield Sample(where, ids, supervised)
         else:
             self.counts.dropped += 1
             self.counts.first_dropped = self.counts.first_dropped or where
 
-
-def _limited(samples: Iterator[Sample], most: int | None) -> Iterator[Sample]:
-    for number, sample in enumerate(samples):
-        if most is not None and number >= most:
-            return
-        yield sample
+    def _beyond_vocabulary(self, ids: np.ndarray) -> str:
+        position = int(np.argmax(ids >= self.vocabulary))
+        token = int(ids[position])
+        shown = f" ({self._tokenizer.decode([token])!r})" if self._tokenizer else ""
+        return f"token {position}{shown} has id {token}, but the model's vocabulary has {self.vocabulary}"
 
 
 def _describe_left_out(counts: Counts) -> str:
@@ -138,8 +146,8 @@ def _describe_left_out(counts: Counts) -> str:
 
 def _write(args: argparse.Namespace, paths: list[Path], tokenizer: Tokenizer | None) -> None:
     preparation = Preparation(args, tokenizer)
-    with TokenFileWriter(args.output, tokenizer.vocabulary if tokenizer else 0) as writer:
-        for sample in _limited(preparation.samples(paths), args.max_samples):
+    with TokenFileWriter(args.output, preparation.vocabulary) as writer:
+        for sample in preparation.samples(paths):
             writer.add(sample.ids, sample.supervised)
         left_out = _describe_left_out(preparation.counts)
         if writer.samples == 0:
@@ -164,25 +172,37 @@ def _write(args: argparse.Namespace, paths: list[Path], tokenizer: Tokenizer | N
     )
 
 
+def _hyphenated(word: str) -> str:
+    """--max_samples is --max-samples, as for `protrain train`."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="protrain prepare", description=__doc__.splitlines()[0])
     parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="local model folder with a tokenizer")
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files or globs; .ptk with --show")
     parser.add_argument("--output", type=Path, metavar="OUT.ptk")
     parser.add_argument("--form", choices=("auto", *FORMS), default="auto", help="auto: from the keys of each file")
-    parser.add_argument("--max-samples", type=int, metavar="N", help="stop after N samples")
-    parser.add_argument("--train-on-prompt", action="store_true", help="take the loss on every token")
+    parser.add_argument("--vocabulary", type=int, default=0, metavar="N", help="of the model: ids are below it")
+    parser.add_argument("--max-samples", type=int, metavar="N", default=0, help="read N records at most; 0 = all")
+    parser.add_argument(
+        "--train-on-prompt", "--train-on-inputs", action="store_true", help="take the loss on every token"
+    )
     parser.add_argument("--mask-history", action="store_true", help="take it on the last answer only")
     parser.add_argument("--no-eos", action="store_true", help="do not end texts with the end token")
     parser.add_argument("--append-bos", choices=("auto", "yes", "no"), default="auto", help="start token before texts")
     parser.add_argument("--skip-bad", action="store_true", help="skip and count bad records")
     parser.add_argument("--show", type=int, metavar="N", help="print N samples: + is supervised, - is not")
-    args = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args([_hyphenated(word) for word in words])
     if args.output is None and args.show is None:
         parser.error("one of --output and --show is needed")
-    for name in ("max_samples", "show"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')}: {getattr(args, name)}; at least 1")
+    for name, least in (("vocabulary", 0), ("max_samples", 0), ("show", 1)):
+        if getattr(args, name) is not None and getattr(args, name) < least:
+            parser.error(f"--{name.replace('_', '-')}: {getattr(args, name)}; at least {least}")
     return args
 
 
@@ -213,7 +233,7 @@ def run(args: argparse.Namespace) -> None:
             show_token_file(args.output, args.show, tokenizer)
     else:
         preparation = Preparation(args, tokenizer)
-        for number, sample in enumerate(_limited(preparation.samples(paths), args.show)):
+        for number, sample in enumerate(itertools.islice(preparation.samples(paths), args.show)):
             show_sample(number, sample.where, sample.ids, sample.supervised, tokenizer)
 
 
@@ -221,18 +241,24 @@ def main(argv: list[str] | None = None) -> int:
     args = _parse(argv)
     try:
         run(args)
+        sys.stdout.flush()
     except CommandError as error:
         print(f"protrain prepare: {error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        print(f"protrain prepare: {name}{error.strerror or error}", file=sys.stderr)
+        name = error.filename or "standard output"  # files are named where they are read and written
+        print(f"protrain prepare: {name}: {error.strerror or error}", file=sys.stderr)
         return FILES if args.tokenizer and str(error.filename or "").startswith(str(args.tokenizer)) else DATA
     except KeyboardInterrupt:
         print("protrain prepare: interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
+    except Terminated:
+        with contextlib.suppress(OSError):  # nobody may be left to read it
+            print("protrain prepare: terminated; nothing was written", file=sys.stderr)
+        return TERMINATED
     return 0
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

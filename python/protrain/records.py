@@ -31,7 +31,7 @@ def expand_inputs(patterns: list[str]) -> list[Path]:
         for name in names:
             path = Path(name)
             if path.is_dir():
-                raise CommandError(CONFIG, f"{name}: a folder; give files or a glob such as {name.rstrip('/')}/*.jsonl")
+                raise CommandError(DATA, f"{name}: a folder; give files or a glob such as {name.rstrip('/')}/*.jsonl")
             if path.suffix.lower() not in SUFFIXES and path.suffix.lower() != ".ptk":
                 raise CommandError(CONFIG, f"{name}: unknown kind of file; known are {', '.join(SUFFIXES)}")
             paths.append(path)

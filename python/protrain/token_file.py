@@ -1,12 +1,19 @@
 """Writes and reads .ptk token files; the format is described in src/data/token_file.h."""
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
+import re
+import secrets
 import shutil
 import struct
 import tempfile
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -66,10 +73,34 @@ def xxh64(data: bytes, seed: int = 0) -> int:
     return value ^ (value >> 32)
 
 
+def _create_locked(path: Path) -> BinaryIO:
+    """A new file, locked for as long as it is open: that tells a writer at work from a dead one, on other machines too."""
+    while True:
+        file = path.open("wb")
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is removed there either
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # taken for a dead writer's before it was locked
+
+
+def remove_stale(path: Path) -> None:
+    """Removes what writers that were killed left in the folder of `path`: of this file, and of any .ptk file."""
+    left = re.compile(rf"\.(?:.+\.ptk|{re.escape(path.name)})\.[0-9a-f]+\.tmp")
+    with contextlib.suppress(OSError):
+        for entry in path.parent.iterdir():
+            if not left.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(OSError), open(os.open(entry, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                entry.unlink()
+
+
 class TokenFileWriter:
     """Streams samples to a file beside `path` and renames it there at the end, so that `path` is whole or as it was.
 
     Tokens go straight to disk, mask bits through a second temporary file; only the sample starts (8 bytes each) are held.
+    What fails is a CommandError that names `path`.
     """
 
     def __init__(self, path: Path, vocabulary: int):
@@ -82,13 +113,26 @@ class TokenFileWriter:
         self._starts = array("Q", [0])
         self._bits: list[np.ndarray] = []  # of the last _pending tokens
         self._pending = 0
-        self._aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        self._aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
+        remove_stale(self.path)
+        with self._naming_the_file():
+            self._file = _create_locked(self._aside)
+            try:
+                self._masks = tempfile.TemporaryFile(dir=self.path.parent)
+                self._align(_HEADER.size)
+            except BaseException:
+                self._discard()
+                raise
+
+    @contextlib.contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
         try:
-            self._file = self._aside.open("wb")
-            self._masks = tempfile.TemporaryFile(dir=self.path.parent)
+            yield
         except OSError as error:
-            raise CommandError(CONFIG, f"{self.path}: cannot be written: {error.strerror or error}") from error
-        self._align(_HEADER.size)
+            # A wrong name is an argument's fault, a full or failing disk is not.
+            wrong = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+            reason = f"{self.path}: cannot be written: {error.strerror or error}"
+            raise CommandError(CONFIG if wrong else DATA, reason) from error
 
     @property
     def samples(self) -> int:
@@ -99,7 +143,8 @@ class TokenFileWriter:
         ids = np.asarray(ids, dtype=np.uint16 if self._width == 2 else np.uint32)
         mask = np.asarray(supervised, dtype=np.uint8)
         assert ids.shape == mask.shape and ids.ndim == 1
-        self._file.write(ids.tobytes())
+        with self._naming_the_file():
+            self._file.write(ids.tobytes())
         self.tokens += len(ids)
         self.supervised += int(mask.sum())
         self.longest = max(self.longest, len(ids))
@@ -109,10 +154,15 @@ class TokenFileWriter:
         if self._pending >= _MASK_BLOCK:
             bits = np.concatenate(self._bits)
             whole = len(bits) // 8 * 8
-            self._masks.write(np.packbits(bits[:whole], bitorder="little").tobytes())
+            with self._naming_the_file():
+                self._masks.write(np.packbits(bits[:whole], bitorder="little").tobytes())
             self._bits, self._pending = [bits[whole:]], len(bits) - whole
 
     def finish(self, description: dict) -> None:
+        with self._naming_the_file():
+            self._finish(description)
+
+    def _finish(self, description: dict) -> None:
         bits = np.concatenate(self._bits) if self._bits else np.zeros(0, np.uint8)
         self._masks.write(np.packbits(bits, bitorder="little").tobytes())
         sections = [_ALIGNMENT * -(-_HEADER.size // _ALIGNMENT)]
@@ -133,8 +183,8 @@ class TokenFileWriter:
         self._file.write(head + struct.pack("<Q", xxh64(head)))
         self._file.flush()
         os.fsync(self._file.fileno())
+        os.replace(self._aside, self.path)  # before the lock goes, or a sweep could take it for a dead writer's
         self._file.close()
-        os.replace(self._aside, self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -151,9 +201,15 @@ class TokenFileWriter:
         return self
 
     def __exit__(self, *_) -> None:
-        self._file.close()
-        self._masks.close()
-        self._aside.unlink(missing_ok=True)
+        self._discard()
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):
+            self._aside.unlink(missing_ok=True)
+        for file in (self._file, getattr(self, "_masks", None)):
+            with contextlib.suppress(OSError):  # what was buffered may still find the disk full
+                if file is not None:
+                    file.close()
 
 
 class TokenFile:
@@ -161,9 +217,12 @@ class TokenFile:
 
     def __init__(self, path: Path):
         self.path = Path(path)
-        size = self.path.stat().st_size
-        with self.path.open("rb") as file:
-            head = file.read(_HEADER.size)
+        try:
+            size = self.path.stat().st_size
+            with self.path.open("rb") as file:
+                head = file.read(_HEADER.size)
+        except OSError as error:
+            raise CommandError(DATA, f"{path}: cannot be read: {error.strerror or error}") from error
         if len(head) < _HEADER.size or not head.startswith(_MAGIC):
             raise CommandError(DATA, f"{path}: byte 0: not a .ptk token file")
         fields = _HEADER.unpack(head)
@@ -175,7 +234,10 @@ class TokenFile:
         self.tokens = data[sections[0] : sections[0] + tokens * width].view(dtype)
         self.starts = data[sections[1] : sections[1] + (samples + 1) * 8].view("<u8")
         self._bits = data[sections[2] : sections[2] + (tokens + 7) // 8]
-        self.description = json.loads(bytes(data[sections[3] : sections[3] + json_bytes]))
+        try:
+            self.description = json.loads(bytes(data[sections[3] : sections[3] + json_bytes]))
+        except ValueError as error:
+            raise CommandError(DATA, f"{path}: byte {sections[3]}: the description is damaged") from error
 
     def __len__(self) -> int:
         return len(self.starts) - 1

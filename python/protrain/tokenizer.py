@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .caller import named
 from .errors import FILES, BadRecord, CommandError, one_line
 
 # For tokenizers without a chat template of their own: the layout of Alpaca, each answer closed by the end token.
@@ -42,7 +43,7 @@ def _load(folder: Path):
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if not folder.is_dir():
-        raise CommandError(FILES, f"{folder}: no such folder; --tokenizer takes a local model folder")
+        raise CommandError(FILES, f"{folder}: no such folder; {named('--tokenizer')} takes a local model folder")
     import transformers
 
     try:
@@ -73,13 +74,14 @@ class Tokenizer:
     def __init__(self, folder: Path, *, bos: str = "auto", eos: bool = True):
         self.inner = _load(Path(folder))
         self.inner.model_max_length = int(1e30)  # lengths are cut by the trainer, not warned about here
-        self.vocabulary = max(len(self.inner), _configured_vocabulary(Path(folder)))
+        # The model's when it is known: a tokenizer may have grown entries that the model has no row for.
+        self.vocabulary = _configured_vocabulary(Path(folder)) or len(self.inner)
         self.has_template = bool(getattr(self.inner, "chat_template", None))
         self._folder = folder
         self._bos = self._start_token(bos)
         self._eos = self.inner.eos_token_id if eos else None
         if eos and self._eos is None:
-            raise CommandError(FILES, f"{folder}: the tokenizer has no eos_token to end samples with; give --no-eos")
+            raise CommandError(FILES, f"{folder}: the tokenizer has no eos_token to end samples with; give {named('--no-eos')}")
         added = self.inner.added_tokens_decoder.values()
         special = {token.content for token in added if token.special} | set(self.inner.all_special_tokens)
         ends = "|".join(re.escape(text) for text in sorted(special, key=len, reverse=True) if text)
@@ -93,7 +95,7 @@ class Tokenizer:
         start = self.inner.bos_token_id
         if bos == "yes":
             if start is None:
-                raise CommandError(FILES, f"{self._folder}: the tokenizer has no bos_token; give --append-bos no")
+                raise CommandError(FILES, f"{self._folder}: the tokenizer has no bos_token; {named('--append-bos')} must be auto or no")
             return start
         return start if start is not None and self.inner("a")["input_ids"][:1] == [start] else None
 

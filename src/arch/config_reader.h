@@ -15,6 +15,7 @@ class ConfigReader {
  public:
   ConfigReader(const std::string& text, const std::string& file);  // Error(kFiles) unless one JSON object
 
+  const std::string& file() const { return file_; }
   bool contains(const std::string& key) const;      // there, perhaps as null
   bool has(const std::string& key) const;           // there and not null
   std::string shown(const std::string& key) const;  // the value as JSON, for messages

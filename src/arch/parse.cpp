@@ -2,6 +2,7 @@
 
 #include "arch/architecture.h"
 #include "arch/config_reader.h"
+#include "base/log.h"
 
 namespace protrain {
 namespace {
@@ -256,6 +257,12 @@ Architecture parse_llama_like(const ConfigReader& config, Family family, const A
   arch.init_std = std == 0 ? 0.02 : std;
   arch.pad_token = pad_token(config, arch.vocabulary, -1);
   check_attention_dropout(config, "attention_dropout", 0, overrides);
+  // It cut matrices into slices whose products are the same; transformers' layers no longer read it.
+  const std::int64_t slices = config.size("pretraining_tp", kMostWidth, 1);
+  if (slices != 1) {
+    log::warning("{}: \"pretraining_tp\" {} has no effect, as in transformers: its sliced products are the whole ones",
+                 config.file(), slices);
+  }
   return arch;
 }
 

@@ -4,6 +4,7 @@
 
 #include "arch/architecture.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace protrain {
 namespace {
@@ -167,6 +168,18 @@ TEST(ParseArchitecture, TheRunMaySwitchDropoutOff) {
   const Architecture arch = parse_architecture(config, "f", {.attention_dropout = 0, .residual_dropout = 0.25});
   EXPECT_EQ(arch.residual_dropout, 0.25);
   EXPECT_EQ(arch.embedding_dropout, 0.1);
+}
+
+TEST(ParseArchitecture, SlicedProductsOfPretrainingAreIgnoredWithAWord) {
+  std::vector<std::string> lines;
+  log::set_sink([&](log::Level, const std::string& line) { lines.push_back(line); });
+  EXPECT_EQ(parse_architecture(llama(R"(, "pretraining_tp": 1)"), "m/config.json").hidden, 64);
+  EXPECT_THAT(lines, testing::IsEmpty());
+  EXPECT_EQ(parse_architecture(llama(R"(, "pretraining_tp": 4)"), "m/config.json").hidden, 64);
+  log::set_sink({});
+  EXPECT_THAT(lines, ElementsAre(testing::StartsWith("m/config.json: \"pretraining_tp\" 4 has no effect")));
+  EXPECT_THAT(refusal(llama(R"(, "pretraining_tp": 0)"), ExitCode::kFiles), HasSubstr("pretraining_tp"));
+  EXPECT_THAT(refusal(llama(R"(, "pretraining_tp": "two")"), ExitCode::kFiles), HasSubstr("pretraining_tp"));
 }
 
 }  // namespace

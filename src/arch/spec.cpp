@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -22,6 +23,16 @@ double ModelSpec::flops_per_token(std::int64_t sequence_tokens) const {
 
 namespace {
 
+// For linear and yarn some files state the original length, some the scaled one; for llama3 always the scaled one,
+// which is not original x factor.
+std::int64_t scaled_positions(const Architecture& arch) {
+  if (arch.rope.type != RopeConfig::Type::kLinear && arch.rope.type != RopeConfig::Type::kYarn) {
+    return arch.max_positions;
+  }
+  const double scaled = arch.rope.factor * arch.rope.original_max_positions;
+  return std::max(arch.max_positions, static_cast<std::int64_t>(std::min(scaled, 9e15)));
+}
+
 // Adds parameters to the block that was opened last, in the order in which the block uses them.
 class SpecBuilder {
  public:
@@ -29,6 +40,7 @@ class SpecBuilder {
     spec_.hidden = arch.hidden;
     spec_.vocabulary = arch.vocabulary;
     spec_.max_positions = arch.rotary ? 0 : arch.max_positions;
+    spec_.rotary_positions = arch.rotary ? scaled_positions(arch) : 0;
     spec_.tied = arch.tied;
     spec_.attention_width = arch.heads * arch.head_dim;
   }

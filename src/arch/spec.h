@@ -43,7 +43,10 @@ struct ModelSpec {
   std::vector<BlockSpec> blocks;          // embedding, layers..., head
   std::int64_t hidden = 0;                // width of the activations between blocks
   std::int64_t vocabulary = 0;
-  std::int64_t max_positions = 0;       // longest sequence the model can take; 0 = no limit (rotary)
+  std::int64_t max_positions = 0;  // longest sequence the model can take; 0 = no limit (rotary)
+  // Positions that a rotary model was made for, its scaling included. Longer samples run, at positions that it has
+  // never seen. 0 = not rotary.
+  std::int64_t rotary_positions = 0;
   bool tied = false;                    // output matrix is the embedding's
   std::vector<std::string> tied_names;  // HF names that alias the embedding matrix in files ("lm_head.weight")
 

@@ -191,5 +191,22 @@ TEST(RopeTable, FrequenciesAreThoseOfTransformers) {
   EXPECT_DOUBLE_EQ(table(yarn).attention_factor, 1.138629436111989);
 }
 
+TEST(MakeSpec, ARotaryModelSaysForHowManyPositionsItWasMade) {
+  const auto positions = [](const std::string& config) { return make_spec(parse_architecture(config, "f")); };
+  EXPECT_EQ(positions(kLlama32).rotary_positions, 131072);  // llama3: as stated, not 32 x 8192
+  EXPECT_EQ(positions(kLlama3).rotary_positions, 8192);
+  EXPECT_EQ(positions(kLlama3).max_positions, 0);
+  EXPECT_EQ(positions(kOptSmall).rotary_positions, 0);
+  EXPECT_EQ(positions(kOptSmall).max_positions, 2048);
+  const auto scaled = [&](const std::string& scaling) {
+    std::string config = kQwen3;
+    return positions(config.replace(config.find("null"), 4, scaling)).rotary_positions;
+  };
+  EXPECT_EQ(scaled("null"), 40960);
+  EXPECT_EQ(scaled(R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})"), 131072);
+  EXPECT_EQ(scaled(R"({"rope_type": "yarn", "factor": 1.25, "original_max_position_embeddings": 32768})"), 40960);
+  EXPECT_EQ(scaled(R"({"rope_type": "linear", "factor": 2.0})"), 81920);
+}
+
 }  // namespace
 }  // namespace protrain

@@ -1,6 +1,8 @@
 #include "base/cgroup.h"
 
+#include <sys/resource.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -102,6 +104,19 @@ Bytes physical_memory() {
   return static_cast<Bytes>(info.totalram) * static_cast<Bytes>(info.mem_unit);
 }
 
-Bytes host_memory_limit() { return std::min(physical_memory(), cgroup_limits().memory.value_or(physical_memory())); }
+Bytes host_memory_limit() {
+  Bytes limit = std::min(physical_memory(), cgroup_limits().memory.value_or(physical_memory()));
+  std::int64_t mapped = 0, resident = 0, shared = 0, text = 0, library = 0, data = 0;  // pages
+  std::ifstream("/proc/self/statm") >> mapped >> resident >> shared >> text >> library >> data;
+  const auto lower_by = [&](int resource, std::int64_t counted) {
+    struct rlimit bound{};
+    if (getrlimit(resource, &bound) != 0 || bound.rlim_cur == RLIM_INFINITY) return;
+    const auto unused = static_cast<Bytes>((counted - resident) * sysconf(_SC_PAGESIZE));
+    limit = std::min(limit, std::max<Bytes>(0, static_cast<Bytes>(bound.rlim_cur) - unused));
+  };
+  lower_by(RLIMIT_AS, mapped);
+  lower_by(RLIMIT_DATA, data);
+  return limit;
+}
 
 }  // namespace protrain

@@ -19,7 +19,8 @@ enum class ExitCode : int {
   kFiles = 5,  // model or checkpoint files
   kNonFinite = 6,
   kCommunication = 7,
-  kInterrupted = 130,  // SIGINT, with a checkpoint saved
+  kHangup = 129,       // SIGHUP, with a checkpoint saved
+  kInterrupted = 130,  // SIGINT, likewise
   kTerminated = 143,   // SIGTERM, likewise
 };
 

@@ -13,6 +13,16 @@
 namespace protrain {
 
 struct ThreadPool::State {
+  // Also when the system refused a thread and the pool's constructor gives up.
+  ~State() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    work.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
   std::mutex callers;  // held for the whole of one parallel_for
 
   std::mutex mutex;  // guards everything below
@@ -75,14 +85,7 @@ ThreadPool::ThreadPool(int threads, Placement placement) : state_(std::make_uniq
   }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->work.notify_all();
-  for (std::thread& thread : state_->threads) thread.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return static_cast<int>(state_->threads.size()) + 1; }
 

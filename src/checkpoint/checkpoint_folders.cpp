@@ -45,17 +45,6 @@ void rename_synced(Files& files, const fs::path& from, const fs::path& to) {
   files.sync_directory(to.parent_path());
 }
 
-// A folder of this name that is no checkpoint of ours (another program's, or damaged) is kept, under another name.
-void set_aside(Files& files, const fs::path& folder) {
-  for (int i = 1;; ++i) {
-    const fs::path to = folder.string() + fmt::format(".set-aside-{}", i);
-    if (files.exists(to)) continue;
-    log::warning("{}: no complete checkpoint; it is kept as {}", folder.string(), to.string());
-    rename_synced(files, folder, to);
-    return;
-  }
-}
-
 }  // namespace
 
 fs::path checkpoint_path(const fs::path& output_dir, std::int64_t step) {
@@ -93,6 +82,15 @@ std::vector<std::int64_t> committed_steps(Files& files, const fs::path& output_d
   return {steps.begin(), steps.end()};
 }
 
+std::vector<std::int64_t> named_steps(Files& files, const fs::path& output_dir) {
+  std::set<std::int64_t> steps;
+  if (!files.exists(output_dir)) return {};
+  for (const std::string& name : files.list(output_dir)) {
+    if (const std::optional<std::int64_t> step = step_of(name)) steps.insert(*step);
+  }
+  return {steps.begin(), steps.end()};
+}
+
 void settle(Files& files, const fs::path& output_dir) {
   bool changed = false;
   for (const std::string& name : files.list(output_dir)) {
@@ -121,12 +119,24 @@ void promote(Files& files, const fs::path& output_dir, std::int64_t step) {
     old = committed(files, checkpoint);
     if (old) {
       rename_synced(files, checkpoint, replaced);
-    } else {
-      set_aside(files, checkpoint);
+    } else {  // another program's, or damaged
+      const fs::path kept = set_aside(files, output_dir, step);
+      files.sync_directory(output_dir);
+      log::warning("{}: no complete checkpoint; it is kept as {}", checkpoint.string(), kept.string());
     }
   }
   rename_synced(files, hidden(checkpoint, kPartial), checkpoint);
   if (old) files.remove_all(replaced);
+}
+
+fs::path set_aside(Files& files, const fs::path& output_dir, std::int64_t step) {
+  const fs::path checkpoint = checkpoint_path(output_dir, step);
+  for (int i = 1;; ++i) {
+    fs::path to = checkpoint.string() + fmt::format(".set-aside-{}", i);
+    if (files.exists(to)) continue;
+    files.rename(checkpoint, to);
+    return to;
+  }
 }
 
 void remove_checkpoint(Files& files, const fs::path& output_dir, std::int64_t step) {

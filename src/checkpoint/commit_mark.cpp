@@ -13,51 +13,92 @@
 namespace protrain {
 namespace {
 
-// Text: the first line, a line "BYTES NAME" for each file, and a last line with the xxh64 of all before it.
-constexpr std::string_view kFirstLine = "protrain checkpoint 1\n";
+namespace fs = std::filesystem;
+
+// Text: the first line, a line "BYTES XXH3-128 NAME" for each file, and a last line with the xxh64 of all before it.
+constexpr std::string_view kFirstLine = "protrain checkpoint 2\n";
 constexpr std::string_view kDigest = "xxh64 ";
 constexpr Bytes kLongestMark = 16 * kMiB;
+constexpr std::size_t kHexDigits = 16;
 
 std::string digest_line(std::string_view text) {
   return fmt::format("{}{:016x}\n", kDigest, XXH64(text.data(), text.size(), 0));
 }
 
+template <typename T>
+T parsed(std::string_view text, int base) {
+  T value{};
+  std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return value;
+}
+
+struct Mark {
+  std::string fault;
+  std::map<std::string, FileDigest> files;
+};
+
+Mark read_mark(Files& files, const fs::path& folder) {
+  const fs::path path = folder / kCommitFile;
+  const auto damaged = [&] { return Mark{.fault = fmt::format("{} is damaged", path.string()), .files = {}}; };
+  if (!files.exists(path)) {
+    return {.fault = fmt::format("{} is missing: its save did not finish", path.string()), .files = {}};
+  }
+  if (files.open(path)->size() > kLongestMark) return damaged();
+  const std::string text = files.read_text(path);
+  const std::size_t last = text.rfind(kDigest);
+  if (!text.starts_with(kFirstLine) || last == std::string::npos ||
+      text.substr(last) != digest_line(std::string_view(text).substr(0, last))) {
+    return damaged();
+  }
+  // The last line vouches for the form of those before it.
+  Mark mark;
+  std::string_view lines = std::string_view(text).substr(0, last);
+  lines.remove_prefix(kFirstLine.size());
+  while (!lines.empty()) {
+    const std::size_t space = lines.find(' '), end = lines.find('\n');
+    const std::size_t name = space + 2 + 2 * kHexDigits;
+    FileDigest digest;
+    digest.bytes = parsed<Bytes>(lines.substr(0, space), 10);
+    digest.high = parsed<std::uint64_t>(lines.substr(space + 1, kHexDigits), 16);
+    digest.low = parsed<std::uint64_t>(lines.substr(space + 1 + kHexDigits, kHexDigits), 16);
+    mark.files.emplace(lines.substr(name, end - name), digest);
+    lines.remove_prefix(end + 1);
+  }
+  return mark;
+}
+
 }  // namespace
 
-void write_commit_mark(Files& files, const std::filesystem::path& folder) {
+void write_commit_mark(Files& files, const fs::path& folder, const std::map<std::string, FileDigest>& digests) {
   std::string text(kFirstLine);
   for (const std::string& name : files.list(folder)) {
-    if (name != kCommitFile) text += fmt::format("{} {}\n", files.open(folder / name)->size(), name);
+    if (name == kCommitFile) continue;
+    const auto digest = digests.find(name);
+    PROTRAIN_CHECK(digest != digests.end(), "{} was not written with the others", (folder / name).string());
+    text += fmt::format("{} {:016x}{:016x} {}\n", digest->second.bytes, digest->second.high, digest->second.low, name);
   }
   text += digest_line(text);
   files.write_text(folder / kCommitFile, text, true);
   files.sync_directory(folder);
 }
 
-std::string commit_fault(Files& files, const std::filesystem::path& folder) {
-  const std::filesystem::path mark = folder / kCommitFile;
-  if (!files.exists(mark)) return fmt::format("{} is missing: its save did not finish", mark.string());
-  if (files.open(mark)->size() > kLongestMark) return fmt::format("{} is damaged", mark.string());
-  const std::string text = files.read_text(mark);
-  const std::size_t last = text.rfind(kDigest);
-  if (!text.starts_with(kFirstLine) || last == std::string::npos ||
-      text.substr(last) != digest_line(std::string_view(text).substr(0, last))) {
-    return fmt::format("{} is damaged", mark.string());
-  }
-  std::string_view lines = std::string_view(text).substr(0, last);
-  lines.remove_prefix(kFirstLine.size());
-  while (!lines.empty()) {
-    const std::size_t space = lines.find(' '), end = lines.find('\n');
-    const std::filesystem::path file = folder / lines.substr(space + 1, end - space - 1);
-    Bytes bytes = 0;
-    std::from_chars(lines.begin(), lines.begin() + space, bytes);
+std::string commit_fault(Files& files, const fs::path& folder) try {
+  const Mark mark = read_mark(files, folder);
+  if (!mark.fault.empty()) return mark.fault;
+  for (const auto& [name, digest] : mark.files) {
+    const fs::path file = folder / name;
     if (!files.exists(file)) return fmt::format("{} is missing", file.string());
-    if (const Bytes found = files.open(file)->size(); found != bytes) {
-      return fmt::format("{} has {} bytes, {} were saved", file.string(), found, bytes);
+    if (const Bytes found = files.open(file)->size(); found != digest.bytes) {
+      return fmt::format("{} has {} bytes, {} were saved", file.string(), found, digest.bytes);
     }
-    lines.remove_prefix(end + 1);
   }
   return {};
+} catch (const Error& error) {
+  return error.what();
+}
+
+std::map<std::string, FileDigest> committed_files(Files& files, const fs::path& folder) {
+  return read_mark(files, folder).files;
 }
 
 }  // namespace protrain

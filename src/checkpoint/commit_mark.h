@@ -1,18 +1,24 @@
-// The mark that makes a checkpoint folder count: written last, it lists every file with its size. Not thread-safe.
+// The mark that makes a checkpoint folder count: written last, it lists every file with its size and digest. Not
+// thread-safe.
 #pragma once
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "base/files.h"
+#include "checkpoint/digest_files.h"
 
 namespace protrain {
 
-// Lists the folder's files and writes the mark, synced together with the folder. The files must have been synced
-// before.
-void write_commit_mark(Files&, const std::filesystem::path& folder);
+// Writes the mark, synced together with the folder. `digests` holds every file of the folder; the files must have been
+// synced before.
+void write_commit_mark(Files&, const std::filesystem::path& folder, const std::map<std::string, FileDigest>& digests);
 
 // Empty when the folder has a mark that is whole and every file in it is there with its size; else why not, in one
-// line.
+// line. Reads no content: that is VerifyingFiles' part.
 std::string commit_fault(Files&, const std::filesystem::path& folder);
+
+// What the mark says, of a folder without a commit_fault.
+std::map<std::string, FileDigest> committed_files(Files&, const std::filesystem::path& folder);
 
 }  // namespace protrain

@@ -142,7 +142,12 @@ void export_model(Files& files, const ChunkStore& store, const std::string& conf
   files.write_text(to / kConfigFile, config, options.sync);
   if (source && files.exists(*source) && !same_folder(*source, to)) {
     for (const std::string& name : files.list(*source)) {
-      if (is_companion(name)) copy_file(files, *source / name, to / name, options.sync);
+      if (!is_companion(name)) continue;
+      copy_file(files, *source / name, to / name, options.sync);
+      written.insert(name);
+    }
+    for (const std::string& name : files.list(to)) {
+      if (options.replace_companions && is_companion(name) && !written.contains(name)) files.remove_all(to / name);
     }
   }
   if (options.sync) files.sync_directory(to);

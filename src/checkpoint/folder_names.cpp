@@ -33,6 +33,12 @@ bool is_shard(std::string_view name) {
 
 bool is_weight_file(std::string_view name) { return name == kSingleFile || name == kIndexFile || is_shard(name); }
 
+bool is_other_weights(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kEnds = {
+      ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".gguf", ".pth", ".pt"};
+  return std::any_of(kEnds.begin(), kEnds.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
 bool is_companion(std::string_view name) {
   constexpr std::array<std::string_view, 6> kNames = {"generation_config.json",  "merges.txt",
                                                       "special_tokens_map.json", "added_tokens.json",

@@ -14,7 +14,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int kSchema = 1;
-constexpr std::array<const char*, 3> kMasterForms = {"model", "residual", "master"};
+constexpr std::array<const char*, 4> kMasterForms = {"model", "residual", "master", "none"};
 
 json parse_object(const std::string& text, const std::string& file) {
   json tree = parse_json(text, file, ExitCode::kFiles);
@@ -102,7 +102,7 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& fil
   std::size_t index = 0;
   while (index < kMasterForms.size() && form != kMasterForms[index]) ++index;
   if (index == kMasterForms.size()) {
-    fail(ExitCode::kFiles, "{}: 'master_weights' is '{}', must be model, residual or master", file, form);
+    fail(ExitCode::kFiles, "{}: 'master_weights' is '{}', must be model, residual, master or none", file, form);
   }
   result.master = static_cast<MasterForm>(index);
 

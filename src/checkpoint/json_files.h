@@ -17,8 +17,8 @@ std::string index_text(const std::map<std::string, std::string>& weight_map, Byt
 // config.json with `torch_dtype` / `dtype` set to what the weight files hold; every other key stays, in its order.
 std::string config_with_dtype(const std::string& text, DType, const std::string& file);
 
-// How a checkpoint keeps the fp32 masters.
-enum class MasterForm : std::uint8_t { kModel, kResidual, kMaster };
+// How a checkpoint keeps the fp32 masters; kNone: it holds the model alone, and no moments either.
+enum class MasterForm : std::uint8_t { kModel, kResidual, kMaster, kNone };
 
 struct TrainerState {
   TrainingState state;

@@ -41,6 +41,7 @@ struct ExportOptions {
   DType dtype = DType::kBf16;
   Bytes shard_bytes = 5 * kGiB;  // a larger model is sharded, with an index
   bool sync = false;
+  bool replace_companions = false;  // remove tokenizer files of the model that was there, where `source` has none
 };
 // Writes model*.safetensors (+ index), config.json with the matching dtype, and copies generation_config.json and
 // tokenizer files from `source` when given.

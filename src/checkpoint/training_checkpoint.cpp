@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/commit_mark.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/digest_files.h"
 #include "checkpoint/folder_names.h"
 #include "checkpoint/json_files.h"
 #include "checkpoint/safetensors.h"
@@ -155,19 +156,72 @@ void restore_split(ChunkStore& store, Id id, std::int64_t first, const std::vect
   store.write_master(id, first, count, masters.data());
 }
 
-void write_all(Files& files, const ChunkStore& store, const TrainingState& state, const std::string& config_json,
+void write_all(Files& real, const ChunkStore& store, const TrainingState& state, const std::string& config_json,
                const std::optional<fs::path>& source, const fs::path& folder, const SaveOptions& options) {
+  DigestingFiles digesting(real, folder);
+  Files& files = digesting;
   ExportOptions model = options.model;
   model.sync = true;
   export_model(files, store, config_json, source, folder, model);
-  const MasterForm form = master_form(store.compute(), model.dtype);
+  const MasterForm form = options.model_only ? MasterForm::kNone : master_form(store.compute(), model.dtype);
   if (form == MasterForm::kResidual) write_state_file(files, store, kResidual, folder);
   if (form == MasterForm::kMaster) write_state_file(files, store, kMaster, folder);
-  write_state_file(files, store, kFirstMoment, folder);
-  write_state_file(files, store, kSecondMoment, folder);
+  if (form != MasterForm::kNone) {
+    write_state_file(files, store, kFirstMoment, folder);
+    write_state_file(files, store, kSecondMoment, folder);
+  }
   const TrainerState trainer{.state = state, .compute = store.compute(), .master = form};
   files.write_text(folder / kTrainerStateFile, trainer_state_text(trainer), true);
-  write_commit_mark(files, folder);
+  write_commit_mark(files, folder, digesting.digests());
+}
+
+// Fills the store with what a complete checkpoint holds.
+TrainingState restore(Files& files, const fs::path& folder, ChunkStore& store) {
+  const ModelSpec& spec = store.spec();
+  const std::string state_path = (folder / kTrainerStateFile).string();
+  TrainerState trainer = parse_trainer_state(files.read_text(state_path), state_path);
+
+  if (trainer.master == MasterForm::kNone) {
+    fail(ExitCode::kFiles,
+         "{}: holds the model alone (save_only_model), without the optimizer's state: it cannot be resumed from; give "
+         "it "
+         "as model_name_or_path to start a new run from it",
+         folder.string());
+  }
+  const ModelFolder model(files, folder, spec);
+  StateReader first_moment(files, kFirstMoment, folder, spec), second_moment(files, kSecondMoment, folder, spec);
+  std::optional<StateReader> master;
+  if (trainer.master == MasterForm::kResidual) master.emplace(files, kResidual, folder, spec);
+  if (trainer.master == MasterForm::kMaster) master.emplace(files, kMaster, folder, spec);
+  const DType wanted = trainer.master == MasterForm::kModel ? DType::kF32 : DType::kBf16;
+  if (trainer.master != MasterForm::kMaster && !model.only(wanted)) {
+    fail(ExitCode::kFiles, "{}: the model's tensors must all be {} to go with {}", folder.string(),
+         safetensors_name(wanted), kTrainerStateFile);
+  }
+
+  std::vector<float> weights;
+  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
+    weights.resize(static_cast<std::size_t>(count));
+    if (trainer.master == MasterForm::kMaster) {
+      const std::vector<std::byte>& bytes = master->read(id, first, count);
+      store.write_master(id, first, count, reinterpret_cast<const float*>(bytes.data()));
+    } else {
+      model.read(id, first, count, weights.data());
+      if (trainer.master == MasterForm::kResidual) {
+        restore_split(store, id, first, weights, master->read(id, first, count));
+      } else {
+        store.write_master(id, first, count, weights.data());
+      }
+    }
+  });
+  // File after file, so that a disk reads forward.
+  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
+    store.write(id, Part::kM, first, count, first_moment.read(id, first, count).data());
+  });
+  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
+    store.write(id, Part::kV, first, count, second_moment.read(id, first, count).data());
+  });
+  return std::move(trainer.state);
 }
 
 // All but the `keep_last` newest; the one just saved always stays. It is committed, so a failure here costs only space.
@@ -217,57 +271,63 @@ std::optional<fs::path> newest_checkpoint(Files& files, const fs::path& output_d
   return committed_folder(files, checkpoint_path(output_dir, steps.back()));
 }
 
+FoundCheckpoints find_checkpoints(Files& files, const fs::path& output_dir) {
+  FoundCheckpoints found;
+  std::vector<std::int64_t> steps = committed_steps(files, output_dir);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    found.complete.push_back(*committed_folder(files, checkpoint_path(output_dir, *step)));
+  }
+  const std::vector<std::int64_t> named = named_steps(files, output_dir);
+  const std::int64_t newest = steps.empty() ? -1 : steps.back();
+  for (auto step = named.rbegin(); step != named.rend() && *step > newest; ++step) {
+    found.faults.push_back(commit_fault(files, checkpoint_path(output_dir, *step)));
+  }
+  return found;
+}
+
 void remove_checkpoints(Files& files, const fs::path& output_dir) {
   if (!files.exists(output_dir)) return;
   settle(files, output_dir);
   for (const std::int64_t step : committed_steps(files, output_dir)) remove_checkpoint(files, output_dir, step);
 }
 
+void check_complete(Files& files, const fs::path& checkpoint) {
+  if (committed_folder(files, checkpoint)) return;
+  if (!files.exists(checkpoint)) fail(ExitCode::kFiles, "{}: no such checkpoint", checkpoint.string());
+  throw DamagedCheckpoint(
+      fmt::format("{}: not a complete checkpoint: {}", checkpoint.string(), commit_fault(files, checkpoint)));
+}
+
 TrainingState load_checkpoint(Files& files, const fs::path& checkpoint, ChunkStore& store) {
-  const std::optional<fs::path> committed = committed_folder(files, checkpoint);
-  if (!committed) {
-    if (!files.exists(checkpoint)) fail(ExitCode::kFiles, "{}: no such checkpoint", checkpoint.string());
-    fail(ExitCode::kFiles, "{}: not a complete checkpoint: {}", checkpoint.string(), commit_fault(files, checkpoint));
-  }
-  const fs::path& folder = *committed;
-  const ModelSpec& spec = store.spec();
-  const std::string state_path = (folder / kTrainerStateFile).string();
-  TrainerState trainer = parse_trainer_state(files.read_text(state_path), state_path);
-
-  const ModelFolder model(files, folder, spec);
-  StateReader first_moment(files, kFirstMoment, folder, spec), second_moment(files, kSecondMoment, folder, spec);
-  std::optional<StateReader> master;
-  if (trainer.master == MasterForm::kResidual) master.emplace(files, kResidual, folder, spec);
-  if (trainer.master == MasterForm::kMaster) master.emplace(files, kMaster, folder, spec);
-  const DType wanted = trainer.master == MasterForm::kModel ? DType::kF32 : DType::kBf16;
-  if (trainer.master != MasterForm::kMaster && !model.only(wanted)) {
-    fail(ExitCode::kFiles, "{}: the model's tensors must all be {} to go with {}", folder.string(),
-         safetensors_name(wanted), kTrainerStateFile);
-  }
-
-  std::vector<float> weights;
-  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
-    weights.resize(static_cast<std::size_t>(count));
-    if (trainer.master == MasterForm::kMaster) {
-      const std::vector<std::byte>& bytes = master->read(id, first, count);
-      store.write_master(id, first, count, reinterpret_cast<const float*>(bytes.data()));
-    } else {
-      model.read(id, first, count, weights.data());
-      if (trainer.master == MasterForm::kResidual) {
-        restore_split(store, id, first, weights, master->read(id, first, count));
-      } else {
-        store.write_master(id, first, count, weights.data());
-      }
+  check_complete(files, checkpoint);
+  const fs::path folder = *committed_folder(files, checkpoint);
+  VerifyingFiles verifying(files, folder, committed_files(files, folder));
+  TrainingState state;
+  try {
+    state = restore(verifying, folder, store);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kFiles) throw;
+    // Whatever seems wrong, changed bytes explain it better.
+    if (const std::string fault = verifying.fault(); !fault.empty()) {
+      throw DamagedCheckpoint(fmt::format("{} ({})", fault, error.what()));
     }
-  });
-  // File after file, so that a disk reads forward.
-  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
-    store.write(id, Part::kM, first, count, first_moment.read(id, first, count).data());
-  });
-  for_each_piece(spec, [&](Id id, std::int64_t first, std::int64_t count) {
-    store.write(id, Part::kV, first, count, second_moment.read(id, first, count).data());
-  });
-  return std::move(trainer.state);
+    throw;
+  }
+  if (const std::string fault = verifying.fault(); !fault.empty()) throw DamagedCheckpoint(fault);
+  return state;
+}
+
+std::vector<fs::path> set_aside_after(Files& files, const fs::path& output_dir, std::int64_t step) {
+  std::vector<fs::path> kept;
+  if (!files.exists(output_dir)) return kept;
+  settle(files, output_dir);
+  // The newest first: after a death on the way, those that still count are the nearest to `step`.
+  std::vector<std::int64_t> steps = named_steps(files, output_dir);
+  for (auto at = steps.rbegin(); at != steps.rend() && *at > step; ++at) {
+    kept.push_back(set_aside(files, output_dir, *at));
+  }
+  if (!kept.empty()) files.sync_directory(output_dir);
+  return kept;
 }
 
 }  // namespace protrain

@@ -5,7 +5,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "base/error.h"
 #include "checkpoint/model_files.h"
 
 namespace protrain {
@@ -18,7 +20,8 @@ struct TrainingState {
 };
 
 struct SaveOptions {
-  int keep_last = 0;  // save_total_limit; 0 = all
+  int keep_last = 0;        // save_total_limit; 0 = all
+  bool model_only = false;  // no optimizer state: it cannot be resumed from
   ExportOptions model;
 };
 
@@ -31,10 +34,30 @@ std::filesystem::path save_checkpoint(Files&, const ChunkStore&, const TrainingS
 // Newest committed checkpoint of output_dir, if any. Incomplete ones are ignored. Its name is another than
 // checkpoint-<step> when the process died while it took its place; the next save puts that right.
 std::optional<std::filesystem::path> newest_checkpoint(Files&, const std::filesystem::path& output_dir);
+
+// What output_dir holds, by marks and sizes alone.
+struct FoundCheckpoints {
+  std::vector<std::filesystem::path> complete;  // newest first
+  std::vector<std::string> faults;              // of those newer than all complete ones, newest first, a line each
+};
+FoundCheckpoints find_checkpoints(Files&, const std::filesystem::path& output_dir);
+
+// A checkpoint whose files are not those that were saved: an older one may still be whole.
+class DamagedCheckpoint : public Error {
+ public:
+  explicit DamagedCheckpoint(const std::string& message) : Error(ExitCode::kFiles, message) {}
+};
+// Throws DamagedCheckpoint for a folder that is there without a valid mark, or with a file missing or cut.
+void check_complete(Files&, const std::filesystem::path& checkpoint);
+
 // Restores weights, residuals, moments bit for bit (whatever chunk sizes, and into the other compute dtype by way of
-// the exact masters) and returns the rest. Error(kFiles) for a folder without a valid mark, another model's shapes,
-// missing or short files, weights or moments that are not finite, v < 0.
+// the exact masters) and returns the rest. DamagedCheckpoint naming the file when there is no valid mark, or a file is
+// missing or has other bytes than were saved (found while reading, so the store may be half filled then). Error(kFiles)
+// for another model's shapes, weights or moments that are not finite, v < 0, a checkpoint of the model alone.
 TrainingState load_checkpoint(Files&, const std::filesystem::path& checkpoint, ChunkStore&);
+// Keeps every checkpoint-<n>, n > step, committed or not, under a name that no search finds. Durable; a death on the
+// way loses none. Returns the new names.
+std::vector<std::filesystem::path> set_aside_after(Files&, const std::filesystem::path& output_dir, std::int64_t step);
 // Removes every committed checkpoint of output_dir and what deaths left behind.
 void remove_checkpoints(Files&, const std::filesystem::path& output_dir);
 

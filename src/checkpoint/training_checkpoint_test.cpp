@@ -4,8 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
+#include <set>
 
+#include "base/faulty_files.h"
 #include "base/log.h"
+#include "checkpoint/commit_mark.h"
+#include "checkpoint/digest_files.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/test_store.h"
 
@@ -171,6 +176,164 @@ TEST_F(TrainingCheckpoint, AFolderThatIsNotWholeIsRefusedWithItsReason) {
   }
 }
 
+void flip(const fs::path& file, std::uintmax_t at) {
+  std::string text = real_files().read_text(file);
+  text.at(at) = static_cast<char>(text.at(at) ^ 0x10);
+  real_files().write_text(file, text, false);
+}
+
+TEST_F(TrainingCheckpoint, AFlippedByteAnywhereIsRefusedNamingTheFile) {
+  real_files().make_directories(folder_.path() / "source");
+  real_files().write_text(folder_.path() / "source" / "tokenizer.json", R"({"a": "b"})", false);
+  std::set<std::string> seen;
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const Bytes shard_bytes : {Bytes{400}, kGiB}) {
+      TestStore store(test_spec(false), DType::kBf16);
+      store.randomize(4);
+      const SaveOptions options = {.keep_last = 1, .model = {.dtype = dtype, .shard_bytes = shard_bytes}};
+      const fs::path path = save_checkpoint(real_files(), *store, {.step = 5, .extra_json = "{}"}, kConfig,
+                                            folder_.path() / "source", folder_.path(), options);
+      for (const std::string& name : real_files().list(path)) {
+        seen.insert(name);
+        const std::uintmax_t bytes = fs::file_size(path / name);
+        for (const std::uintmax_t at : {std::uintmax_t{0}, bytes / 2, bytes - 1}) {
+          flip(path / name, at);
+          std::string message;
+          try {
+            TestStore loaded(test_spec(false), DType::kBf16);
+            load(path, loaded);
+          } catch (const DamagedCheckpoint& damaged) {
+            message = damaged.what();
+          }
+          EXPECT_THAT(message, AllOf(HasSubstr((path / name).string()), HasSubstr("damaged"))) << name << " at " << at;
+          flip(path / name, at);
+        }
+      }
+      EXPECT_EQ(load_fault(path), "");
+    }
+  }
+  EXPECT_THAT(seen,
+              testing::IsSupersetOf({"COMMITTED", "config.json", "tokenizer.json", "trainer_state.json",
+                                     "model.safetensors", "model.safetensors.index.json", "residual.safetensors",
+                                     "master.safetensors", "optimizer_m.safetensors", "optimizer_v.safetensors"}));
+}
+
+// Counts the bytes that are read of each file.
+class CountingFiles : public ForwardingFiles {
+ public:
+  using ForwardingFiles::ForwardingFiles;
+  std::unique_ptr<ReadableFile> open(const fs::path& path) override {
+    return std::make_unique<File>(inner_.open(path), &bytes_[path.filename().string()]);
+  }
+  const std::map<std::string, Bytes>& bytes() const { return bytes_; }
+
+ private:
+  class File : public ReadableFile {
+   public:
+    File(std::unique_ptr<ReadableFile> file, Bytes* bytes) : file_(std::move(file)), bytes_(bytes) {}
+    Bytes size() const override { return file_->size(); }
+    void read_at(Bytes offset, std::span<std::byte> to) const override {
+      *bytes_ += static_cast<Bytes>(to.size());
+      file_->read_at(offset, to);
+    }
+
+   private:
+    std::unique_ptr<ReadableFile> file_;
+    Bytes* bytes_;
+  };
+  std::map<std::string, Bytes> bytes_;
+};
+
+TEST_F(TrainingCheckpoint, DigestsCostNoSecondReadOfAnyFile) {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    TestStore store(test_spec(true), DType::kBf16), loaded(test_spec(true), DType::kBf16);
+    store.randomize(4);
+    CountingFiles files(real_files());
+    SaveOptions options;
+    options.model = {.dtype = dtype, .shard_bytes = 400};
+    const fs::path path =
+        save_checkpoint(files, *store, {.step = 5, .extra_json = "{}"}, kConfig, {}, folder_.path(), options);
+    for (const auto& [name, bytes] : files.bytes()) {
+      EXPECT_EQ(bytes, 0) << "read while saving: " << name;
+    }
+    load_checkpoint(files, path, *loaded);
+    for (const std::string& name : real_files().list(path)) {
+      if (name == "COMMITTED") continue;
+      // The header's length is read before the header.
+      EXPECT_EQ(files.bytes().at(name), static_cast<Bytes>(fs::file_size(path / name))) << name;
+    }
+    fs::remove_all(path);
+  }
+}
+
+TEST_F(TrainingCheckpoint, WhatIsWrongWithNewerOnesIsTold) {
+  EXPECT_TRUE(find_checkpoints(real_files(), folder_.path() / "absent").complete.empty());
+  TestStore store(test_spec(false), DType::kBf16);
+  store.randomize(4);
+  for (const std::int64_t step : {1, 2, 3, 4}) save(store, step);
+  fs::remove(folder_.path() / "checkpoint-1" / "COMMITTED");
+  fs::remove(folder_.path() / "checkpoint-3" / "optimizer_v.safetensors");
+  fs::resize_file(folder_.path() / "checkpoint-4" / "optimizer_m.safetensors", 100);
+  FoundCheckpoints found = find_checkpoints(real_files(), folder_.path());
+  EXPECT_THAT(found.complete, ElementsAre(folder_.path() / "checkpoint-2"));
+  EXPECT_THAT(found.faults, ElementsAre(HasSubstr("checkpoint-4/optimizer_m.safetensors has 100 bytes"),
+                                        HasSubstr("checkpoint-3/optimizer_v.safetensors is missing")));
+  fs::remove(folder_.path() / "checkpoint-2" / "config.json");
+  found = find_checkpoints(real_files(), folder_.path());
+  EXPECT_TRUE(found.complete.empty());
+  EXPECT_EQ(found.faults.size(), 4U);
+}
+
+TEST_F(TrainingCheckpoint, ABranchThatIsLeftIsKeptUnderANameThatDoesNotCount) {
+  TestStore store(test_spec(false), DType::kBf16);
+  store.randomize(4);
+  const auto steps_left = [&] {
+    std::vector<std::string> all;
+    for (const fs::path& path : find_checkpoints(real_files(), folder_.path()).complete) {
+      all.push_back(path.filename().string());
+    }
+    return all;
+  };
+  for (std::int64_t at = 1;; ++at) {
+    for (const std::string& name : names()) fs::remove_all(folder_.path() / name);
+    for (const std::int64_t step : {2, 4, 6, 10}) save(store, step);
+    fs::remove(folder_.path() / "checkpoint-10" / "COMMITTED");
+    bool died = false;
+    try {
+      FaultyFiles files(real_files(),
+                        {.kind = FileFaultKind::kDie, .at = at, .drop_unsynced = true, .throw_death = true});
+      EXPECT_EQ(set_aside_after(files, folder_.path(), 2).size(), 3U);
+    } catch (const FileDeath&) {
+      died = true;
+    }
+    EXPECT_EQ(names().size(), 4U) << "death at operation " << at << " loses nothing";
+    set_aside_after(real_files(), folder_.path(), 2);
+    EXPECT_THAT(steps_left(), ElementsAre("checkpoint-2")) << at;
+    if (!died) break;
+  }
+  save(store, 4, 1);  // the new branch; save_total_limit
+  EXPECT_THAT(names(), ElementsAre("checkpoint-10.set-aside-1", "checkpoint-4", "checkpoint-4.set-aside-1",
+                                   "checkpoint-6.set-aside-1"));
+  set_aside_after(real_files(), folder_.path(), 2);  // once more, from the same place
+  EXPECT_THAT(names(), testing::Contains("checkpoint-4.set-aside-2"));
+  TestStore loaded(test_spec(false), DType::kBf16);
+  EXPECT_EQ(load(folder_.path() / "checkpoint-6.set-aside-1", loaded).step, 6) << "it can be gone back to";
+}
+
+TEST_F(TrainingCheckpoint, ACheckpointOfTheModelAloneIsAModelButNotAPlaceToResume) {
+  const ModelSpec spec = test_spec(false);
+  TestStore store(spec, DType::kBf16), loaded(spec, DType::kF32);
+  store.randomize(4);
+  const SaveOptions options = {.model_only = true, .model = {}};
+  const fs::path path =
+      save_checkpoint(real_files(), *store, {.step = 5, .extra_json = "{}"}, kConfig, {}, folder_.path(), options);
+  EXPECT_THAT(real_files().list(path),
+              ElementsAre("COMMITTED", "config.json", "model.safetensors", "trainer_state.json"));
+  EXPECT_THAT(load_fault(path), AllOf(HasSubstr("checkpoint-5"), HasSubstr("save_only_model")));
+  ModelFolder(real_files(), path, spec).load(*loaded);
+  EXPECT_EQ(newest_checkpoint(real_files(), folder_.path()), path);
+}
+
 TEST_F(TrainingCheckpoint, AnotherModelsShapeIsRefusedNamingATensor) {
   TestStore store(test_spec(false), DType::kBf16);
   store.randomize(4);
@@ -183,12 +346,21 @@ TEST_F(TrainingCheckpoint, AnotherModelsShapeIsRefusedNamingATensor) {
   EXPECT_THAT(load_fault(path, more), HasSubstr("'model.layers.0.another.weight' is missing"));
 }
 
-// Overwrites 4 bytes of a state file behind the mark's back.
+// Makes the mark vouch for what the folder holds now.
+void recommit(const fs::path& folder) {
+  DigestingFiles files(real_files(), folder);
+  for (const std::string& name : files.list(folder))
+    files.write_text(folder / name, files.read_text(folder / name), false);
+  write_commit_mark(real_files(), folder, files.digests());
+}
+
+// Overwrites 4 bytes of a state file, with the mark's consent.
 void patch(const fs::path& file, const std::string& tensor, std::int64_t element, float value) {
   std::string text = real_files().read_text(file);
   const SafetensorsFile tensors(real_files(), file);
   std::memcpy(text.data() + tensors.find(tensor)->offset + element * 4, &value, 4);
   real_files().write_text(file, text, false);
+  recommit(file.parent_path());
 }
 
 TEST_F(TrainingCheckpoint, MomentsThatCannotBeAreRefusedNamingTensorAndIndex) {

@@ -16,13 +16,15 @@ int prepare_command(const std::vector<std::string>& words);
 struct ExportArguments {
   std::string from, to;
   std::string dtype = "auto";
+  bool overwrite = false;
 };
 int export_command(const ExportArguments&);
 
 struct InitArguments {
   std::string config, to;
-  std::uint64_t seed = 42;
+  std::int64_t seed = 42;  // at least 0
   std::string dtype = "float32";
+  bool overwrite = false;
 };
 int init_command(const InitArguments&);
 

@@ -5,14 +5,17 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdlib>
-#include <new>
 
 #include "base/error.h"
+#include "base/out_of_memory.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
 
 namespace protrain::cli {
 namespace {
+
+constexpr std::int64_t kLargestSeed = 9'000'000'000'000'000;  // that of the configuration
+constexpr const char* kOverwriteHelp = "write over the model that the folder holds";
 
 // libgomp reads this when it is loaded, which was before main: idle threads of the LibTorch team must sleep, or they
 // take the cores of the lanes (a tiny step goes from 8 to 33 ms). So the program starts itself once more, unless the
@@ -30,6 +33,24 @@ void prepare_process() {
     if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) std::abort();
   }
   std::signal(SIGXFSZ, SIG_IGN);
+  // A Ctrl-C ends the reader of our log too; the checkpoint must be saved all the same.
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+class TrainFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: protrain train CONFIG.yaml [--key value ...]\n";
+  }
+};
+
+bool g_exiting_by_choice = false;
+
+// libgomp ends the program itself, with code 1, when it cannot start a thread.
+void on_exit_called(int status, void*) {
+  if (g_exiting_by_choice || status != 1) return;
+  print_error("out of memory: the system refuses one more thread (limits on memory or threads: ulimit -v, -u)");
+  _exit(static_cast<int>(ExitCode::kDoesNotFit));  // other threads run on: nothing is torn down under them
 }
 
 int run(int argc, char** argv) {
@@ -38,6 +59,7 @@ int run(int argc, char** argv) {
 
   CLI::App* train = app.add_subcommand("train", "train CONFIG.yaml [--key value ...]: pre-train or fine-tune a model");
   train->allow_extras();
+  train->formatter(std::make_shared<TrainFormatter>());
   train->footer(train_help);
 
   CLI::App* prepare = app.add_subcommand("prepare", "turn text or chats into a file of tokens (prepare --help)");
@@ -50,14 +72,16 @@ int run(int argc, char** argv) {
   exporting->add_option("to", to_export.to, "folder to write")->required();
   exporting->add_option("--dtype", to_export.dtype, "float32, bfloat16, float16 or auto: as it is")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}));
+  exporting->add_flag("--overwrite", to_export.overwrite, kOverwriteHelp);
 
   InitArguments to_init;
   CLI::App* init = app.add_subcommand("init", "write a model with random weights");
   init->add_option("config", to_init.config, "folder with config.json")->required();
   init->add_option("to", to_init.to, "folder to write")->required();
-  init->add_option("--seed", to_init.seed, "of the weights");
+  init->add_option("--seed", to_init.seed, "of the weights")->check(CLI::Range(std::int64_t{0}, kLargestSeed));
   init->add_option("--dtype", to_init.dtype, "float32, bfloat16 or float16")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+  init->add_flag("--overwrite", to_init.overwrite, kOverwriteHelp);
 
   CLI::App* version = app.add_subcommand("version", "version and what this build can do");
 
@@ -85,17 +109,26 @@ int main(int argc, char** argv) {
   using protrain::cli::print_error;
   protrain::cli::prepare_process();
   protrain::cli::install_log_sink();
+  on_exit(protrain::cli::on_exit_called, nullptr);
   ExitCode code = ExitCode::kInternal;
   try {
-    return protrain::cli::run(argc, argv);
+    const int status = protrain::cli::run(argc, argv);
+    protrain::cli::g_exiting_by_choice = true;
+    return status;
   } catch (const protrain::Error& error) {
     print_error(error.what());
     code = error.code();
-  } catch (const std::bad_alloc&) {
-    print_error("out of host memory");
-    code = ExitCode::kDoesNotFit;
   } catch (const std::exception& error) {
-    print_error(std::string("internal: ") + error.what());
+    const std::string text = error.what();
+    if (protrain::is_out_of_memory(error)) {
+      code = ExitCode::kDoesNotFit;
+      print_error("out of memory, or a limit on memory or threads (ulimit -v, -u) is reached: " +
+                  text.substr(0, text.find('\n')) +
+                  "; lift the limit, or take less: a smaller per_device_train_batch_size or cutoff_len");
+    } else {
+      print_error("internal: " + text);
+    }
   }
+  protrain::cli::g_exiting_by_choice = true;
   return static_cast<int>(code);
 }

@@ -11,6 +11,7 @@
 namespace protrain::cli {
 
 int prepare_command(const std::vector<std::string>& words) {
+  if (const std::string fault = python_fault(); !fault.empty()) fail(ExitCode::kConfig, "{}", fault);
   std::vector<std::string> command = {python_executable(), "-m", "protrain.prepare"};
   command.insert(command.end(), words.begin(), words.end());
   std::vector<char*> argv;

@@ -29,7 +29,7 @@ void install_log_sink() {
   });
 }
 
-ProgressOptions terminal_progress() { return {.terminal = on_terminal(), .print = print}; }
+ProgressOptions terminal_progress() { return {.terminal = on_terminal(), .print = print, .signals_on = STDERR_FILENO}; }
 
 void print_error(const std::string& message) {
   print((on_terminal() ? "\r\x1b[K" : "") + std::string("protrain: error: ") + message.substr(0, message.find('\n')) +

@@ -46,8 +46,12 @@ class StoredTokens : public TokenFile {
   void read(std::int64_t first, std::int64_t count, std::int32_t* tokens, std::uint8_t* supervised) const override {
     PROTRAIN_CHECK(first >= 0 && count >= 0 && first <= layout_.tokens && count <= layout_.tokens - first,
                    "tokens {} + {} of {}", first, count, layout_.tokens);
-    if (tokens != nullptr) read_tokens(first, count, tokens);
-    if (supervised != nullptr) read_mask(first, count, supervised);
+    try {
+      if (tokens != nullptr) read_tokens(first, count, tokens);
+      if (supervised != nullptr) read_mask(first, count, supervised);
+    } catch (const Error& error) {
+      throw Error(ExitCode::kData, error.what());
+    }
   }
 
   std::uint64_t fingerprint() const override {
@@ -166,11 +170,13 @@ std::uint64_t StoredTokens::compute_fingerprint() const {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), XXH3_freeState);
   PROTRAIN_CHECK(state != nullptr);
   XXH3_64bits_reset(state.get());
-  std::vector<std::byte> block(1 << 20);
-  for (Bytes at = 0; at < file_->size(); at += static_cast<Bytes>(block.size())) {
-    const Bytes count = std::min(static_cast<Bytes>(block.size()), file_->size() - at);
-    file_->read_at(at, std::span(block).first(static_cast<std::size_t>(count)));
-    XXH3_64bits_update(state.get(), block.data(), static_cast<std::size_t>(count));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(kScanTokens, layout_.tokens)));
+  std::vector<std::uint8_t> mask(ids.size());
+  for (std::int64_t first = 0; first < layout_.tokens; first += kScanTokens) {
+    const std::int64_t count = std::min(kScanTokens, layout_.tokens - first);
+    read(first, count, ids.data(), mask.data());
+    XXH3_64bits_update(state.get(), ids.data(), static_cast<std::size_t>(count) * sizeof ids[0]);
+    XXH3_64bits_update(state.get(), mask.data(), static_cast<std::size_t>(count));
   }
   XXH3_64bits_update(state.get(), starts_.data(), starts_.size() * sizeof starts_[0]);
   return XXH3_64bits_digest(state.get());
@@ -206,8 +212,14 @@ void check_vocabulary(const TokenFile& tokens, std::int64_t vocabulary, const st
     const auto end = block.begin() + count;
     const auto bad = std::find_if(block.begin(), end, [&](std::int32_t id) { return id < 0 || id >= vocabulary; });
     if (bad == end) continue;
-    fail(ExitCode::kData, "{}: token {} has id {}, but the model's vocabulary has {} (ids 0 to {})", file,
-         first + (bad - block.begin()), *bad, vocabulary, vocabulary - 1);
+    const std::int64_t index = first + (bad - block.begin());
+    std::int64_t low = 0, high = tokens.samples();  // the last sample that starts at or before the token
+    while (high - low > 1) {
+      const std::int64_t middle = low + (high - low) / 2;
+      (tokens.sample_start(middle) <= index ? low : high) = middle;
+    }
+    fail(ExitCode::kData, "{}: token {} (number {} of sample {}, from 0) has id {}, but the model's vocabulary has {}",
+         file, index, index - tokens.sample_start(low), low, *bad, vocabulary);
   }
 }
 

@@ -30,9 +30,11 @@ class TokenFile {
   virtual std::int64_t vocabulary() const = 0;                       // 0: the file does not say
   virtual std::int64_t sample_start(std::int64_t sample) const = 0;  // sample in [0, samples]
   // Tokens and mask (0 or 1) of [first, first + count), which lies in [0, tokens]. Either may be null. The ids are in
-  // [0, vocabulary), or [0, 2^31) when the file does not say, else Error(kData) naming the token's index and byte.
+  // [0, vocabulary), or [0, 2^31) when the file does not say, else Error(kData) naming the token's index and byte; so
+  // is what the system cannot read any more.
   virtual void read(std::int64_t first, std::int64_t count, std::int32_t* tokens, std::uint8_t* supervised) const = 0;
-  // Of the whole content and of where samples end; resume refuses other data. The first call reads the file.
+  // Of ids, mask and where samples end, whatever the format and the names in the JSON; resume refuses other data. The
+  // first call reads the file.
   virtual std::uint64_t fingerprint() const = 0;
 };
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+#include <cstdlib>
 #include <random>
 
 #include "base/error.h"
@@ -240,8 +242,29 @@ TEST(TokenFile, CheckVocabularyNamesTheTokenAtAnyDistance) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kData);
     EXPECT_STREQ(error.what(),
-                 "train.bin: token 524288 has id 128001, but the model's vocabulary has 128001 (ids 0 to 128000)");
+                 "train.bin: token 524288 (number 524288 of sample 0, from 0) has id 128001, but the "
+                 "model's vocabulary has 128001");
   }
+}
+
+TEST(TokenFile, AFileThatShrinksWhileItIsReadIsADataFault) {
+  const std::string path = (std::filesystem::temp_directory_path() / "token_file_test.XXXXXX").string();
+  std::string name = path;
+  const int descriptor = mkstemp(name.data());
+  ASSERT_GE(descriptor, 0);
+  close(descriptor);
+  real_files().write_text(name, llmc_file({1, 2, 3}, false), false);
+  const auto file = open_token_file(real_files(), name);
+  std::filesystem::resize_file(name, 1026);
+  try {
+    std::int32_t tokens[3];
+    file->read(0, 3, tokens, nullptr);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kData);
+    EXPECT_THAT(error.what(), HasSubstr(name));
+  }
+  std::filesystem::remove(name);
 }
 
 TEST(TokenFile, AMissingFileIsADataFault) {
@@ -265,6 +288,22 @@ TEST(TokenFile, TheFingerprintFollowsContentAndSampleBounds) {
     other[byte] = static_cast<char>(other[byte] ^ 1);
     EXPECT_NE(open_bytes(other)->fingerprint(), fingerprint) << byte;
   }
+}
+
+TEST(TokenFile, TheFingerprintIsOfWhatIsTrainedOnNotOfWhatTheFileIsCalled) {
+  const std::vector<Sample> samples = {{{1, 2, 3}, {false, true, true}}, {{4, 5}, {true, true}}};
+  const std::uint64_t fingerprint = open_bytes(ptk_file(samples, 100, 2))->fingerprint();
+  EXPECT_EQ(open_bytes(ptk_file(samples, 100, 2, R"({"sources": ["elsewhere"]})"))->fingerprint(), fingerprint);
+  EXPECT_EQ(open_bytes(ptk_file(samples, 70000, 4))->fingerprint(), fingerprint);
+  for (const int token : {0, 1, 4}) {
+    std::vector<Sample> other = samples;
+    Sample& sample = other[token < 3 ? 0 : 1];
+    const auto at = static_cast<std::size_t>(token % 3);
+    sample.supervised[at] = !sample.supervised[at];
+    EXPECT_NE(open_bytes(ptk_file(other, 100, 2))->fingerprint(), fingerprint) << token;
+  }
+  const std::vector<Sample> joined = {{{1, 2, 3, 4, 5}, {false, true, true, true, true}}};
+  EXPECT_NE(open_bytes(ptk_file(joined, 100, 2))->fingerprint(), fingerprint);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,6 +51,7 @@ int run_child(const std::vector<std::string>& command, const std::map<std::strin
 
   int output[2];
   if (pipe2(output, O_CLOEXEC) != 0) fail(ExitCode::kInternal, "pipe: {}", std::strerror(errno));
+  const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) {
     const int error = errno;
@@ -59,6 +61,8 @@ int run_child(const std::vector<std::string>& command, const std::map<std::strin
   }
   if (child == 0) {
     setpgid(0, 0);  // a Ctrl-C reaches it through us alone, so that it is signalled once
+    // It must not outlive us, whatever ends us; nor if that happened already.
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent) _exit(126);
     dup2(output[1], STDOUT_FILENO);
     dup2(output[1], STDERR_FILENO);
     execvpe(argv[0], argv.data(), envp.data());
@@ -67,13 +71,14 @@ int run_child(const std::vector<std::string>& command, const std::map<std::strin
     _exit(127);
   }
   close(output[1]);
+  setpgid(child, child);  // here too: whoever comes first
 
   std::string pending;
   std::array<char, 4096> buffer{};
   bool passed_on = false;
   while (true) {
     if (const int signal = signal_received(); signal != 0 && !passed_on) {
-      kill(child, signal);
+      kill(-child, signal == SIGHUP ? SIGTERM : signal);  // its own children too
       passed_on = true;
     }
     pollfd waiting{output[0], POLLIN, 0};

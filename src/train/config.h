@@ -41,6 +41,7 @@ struct TrainConfig {
   bool train_on_prompt = false;
   bool mask_history = false;
   bool add_eos = true;
+  Switch append_bos = Switch::kAuto;
   bool skip_bad = false;
   std::int64_t max_samples = 0;
   std::int64_t end_token = -1;
@@ -74,6 +75,7 @@ struct TrainConfig {
   bool eval_on_start = false;
   std::int64_t save_steps = 500;
   std::int64_t save_total_limit = 0;
+  bool save_only_model = false;
   std::string resume_from_checkpoint;  // "", "true" or a path
   std::string export_dtype = "auto";
   std::int64_t logging_steps = 500;

@@ -34,6 +34,26 @@ std::string refused(const std::string& yaml, std::vector<std::string> overrides 
   return refusal(kLeast + yaml, std::move(overrides));
 }
 
+TEST(ConfigTest, NumbersBelowTheirLeastOrTooLargeAreRefusedForEveryKey) {
+  for (const ConfigKey& key : config_keys()) {
+    const bool whole = std::holds_alternative<std::int64_t TrainConfig::*>(key.member) ||
+                       std::holds_alternative<std::vector<std::int64_t> TrainConfig::*>(key.member);
+    const bool size = std::holds_alternative<ByteSize TrainConfig::*>(key.member);
+    const bool real = std::holds_alternative<double TrainConfig::*>(key.member) ||
+                      std::holds_alternative<std::optional<double> TrainConfig::*>(key.member);
+    if (!whole && !size && !real) continue;
+    // No key has a use for any of these.
+    std::vector<std::string> wrong = {"-2", "-9223372036854775809", "nan", "inf", "1e400", "--1", "0x10", "1_000"};
+    if (whole || size)
+      wrong.insert(wrong.end(), {"9223372036854775808", "18446744073709551615", "9223372036854775807"});
+    if (whole) wrong.insert(wrong.end(), {"1.5", "1e3"});
+    for (const std::string& value : wrong) {
+      const std::string line = fmt::format("{}: {}", key.name, value);
+      EXPECT_THAT(refusal(line), AllOf(HasSubstr("run.yaml:1"), HasSubstr(std::string(key.name)))) << line;
+    }
+  }
+}
+
 TEST(ConfigTest, DefaultsAreThoseOfTransformers) {
   const TrainConfig config = parse("");
   EXPECT_EQ(config.learning_rate, 5e-5);

@@ -22,14 +22,27 @@ bool all_supervised(const TokenFile& file) {
   return std::ranges::all_of(supervised, [](std::uint8_t bit) { return bit != 0; });
 }
 
-std::shared_ptr<const TokenFile> open_tokens(Files& files, const TrainConfig& config, const ModelSpec& spec,
-                                             const std::vector<std::string>& patterns, std::string_view key,
-                                             std::string& path) {
-  path = prepared_file(files, config, patterns, key).string();
+std::shared_ptr<const TokenFile> open_checked(Files& files, const TrainConfig& config, const ModelSpec& spec,
+                                              std::string_view key, const std::string& path) {
   std::shared_ptr<const TokenFile> tokens = open_token_file(files, path, config.end_token);
   if (tokens->samples() == 0 || tokens->tokens() == 0) fail(ExitCode::kData, "{}: {} holds no sample", key, path);
   check_vocabulary(*tokens, spec.vocabulary, path);
   return tokens;
+}
+
+std::shared_ptr<const TokenFile> open_tokens(Files& files, const TrainConfig& config, const ModelSpec& spec,
+                                             const std::vector<std::string>& patterns, std::string_view key,
+                                             std::string& path) {
+  const PreparedFile prepared = prepared_file(files, config, patterns, key, spec.vocabulary);
+  path = prepared.path.string();
+  if (!prepared.found_in_cache) return open_checked(files, config, spec, key, path);
+  try {
+    return open_checked(files, config, spec, key, path);
+  } catch (const Error& error) {
+    log::warning("{}: the cached file is damaged and is made anew ({})", key, error.what());
+  }
+  path = prepared_file(files, config, patterns, key, spec.vocabulary, Cache::kRenew).path.string();
+  return open_checked(files, config, spec, key, path);
 }
 
 std::unique_ptr<BatchSource> open_source(const std::shared_ptr<const TokenFile>& tokens, const SamplingOptions& options,
@@ -43,6 +56,12 @@ std::unique_ptr<BatchSource> open_source(const std::shared_ptr<const TokenFile>&
 }
 
 std::int64_t row_length(const TrainConfig& config, const ModelSpec& spec) {
+  if (spec.rotary_positions > 0 && config.cutoff_len > spec.rotary_positions) {
+    log::warning(
+        "cutoff_len: {} is more than the {} positions that the model was made for (max_position_embeddings); tokens "
+        "behind them in a sample are at rotary positions that it has never seen",
+        config.cutoff_len, spec.rotary_positions);
+  }
   if (spec.max_positions == 0 || config.cutoff_len <= spec.max_positions) return config.cutoff_len;
   if (config.is_given("cutoff_len")) {
     fail(ExitCode::kConfig, "cutoff_len ({}): {} is more than the model's {} positions", config.given.at("cutoff_len"),

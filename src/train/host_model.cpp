@@ -1,7 +1,10 @@
 #include "train/host_model.h"
 
+#include <algorithm>
+
 #include "base/cgroup.h"
 #include "base/error.h"
+#include "train/host_memory.h"
 
 namespace protrain {
 namespace {
@@ -26,7 +29,7 @@ HostModel::HostModel(const ModelSpec& spec)
       layout_(weights_layout(chunks_)),
       device_(make_cpu_device()) {
   const Bytes bytes = layout_.bytes(Tier::kDevice);
-  if (const Bytes limit = host_memory_limit(); bytes > limit) {
+  if (const Bytes limit = std::max<Bytes>(0, host_memory_limit() - host_memory().resident); bytes > limit) {
     fail(ExitCode::kDoesNotFit, "the model's weights need {} ({} bytes) of host memory, {} ({} bytes) are available",
          format_bytes(bytes), bytes, format_bytes(limit), limit);
   }

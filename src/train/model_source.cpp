@@ -33,7 +33,12 @@ std::unique_ptr<ModelSource> open_model(Files& files, const TrainConfig& config)
   const bool weights = !config.model_name_or_path.empty();
   auto model = weights ? open(files, config.model_name_or_path, true, "model_name_or_path", overrides)
                        : open(files, config.config_name, false, "config_name", overrides);
-  if (!config.tokenizer_name.empty()) model->tokenizer_folder = config.tokenizer_name;
+  if (!config.tokenizer_name.empty()) {
+    if (!fs::is_directory(config.tokenizer_name)) {
+      fail(ExitCode::kConfig, "tokenizer_name: {} is not a folder", config.tokenizer_name);
+    }
+    model->tokenizer_folder = config.tokenizer_name;
+  }
   return model;
 }
 

@@ -1,9 +1,10 @@
 // output_dir: what is there already, and what a run may do with it. One thread.
 #pragma once
 #include <filesystem>
-#include <optional>
+#include <vector>
 
 #include "base/files.h"
+#include "checkpoint/training_checkpoint.h"
 #include "train/config.h"
 
 namespace protrain {
@@ -20,8 +21,23 @@ class OutputLock {
   int descriptor_ = -1;
 };
 
-// The checkpoint to go on from, if any. Removes nothing. Error(kConfig): a path without a committed checkpoint; a fresh
-// run into a folder that holds checkpoints, without overwrite_output_dir; a folder that holds the model to start from.
-std::optional<std::filesystem::path> prepare_output_folder(Files&, const TrainConfig&);
+// The checkpoints to go on from, in the order in which to try them; none for a run from the beginning. Changes nothing.
+// Error(kConfig): a path that is no folder; without overwrite_output_dir, a folder that holds another run's checkpoints
+// or a model; always, one that holds the model to start from. DamagedCheckpoint: the one given is not complete, or
+// there are only such.
+std::vector<std::filesystem::path> prepare_output_folder(Files&, const TrainConfig&);
+
+struct Resumed {
+  std::filesystem::path from;
+  TrainingState state;
+  bool own = false;  // `from` is checkpoint-<step> of the output folder, or stands for it
+};
+// Loads the first of `checkpoints` (not empty) that is not damaged, with a warning about those that are.
+Resumed load_first(Files&, const std::vector<std::filesystem::path>& checkpoints, const std::filesystem::path& output,
+                   ChunkStore&);
+// Once nothing can refuse the run any more: what lies in `output` beyond the place resumed from is of a branch that
+// this run leaves. It is kept, under names that no search finds, so that a later resume does not take it for this
+// run's.
+void leave_other_branch(Files&, const Resumed&, const std::filesystem::path& output);
 
 }  // namespace protrain

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -21,8 +22,18 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr Bytes kHashPieceBytes = 8 * kMiB;
-constexpr int kPrepareVersion = 1;  // raised when the same input would be prepared differently
+constexpr int kPrepareVersion = 2;  // raised when the same input would be prepared differently
 constexpr std::string_view kMessagePrefix = "protrain prepare: ";
+
+// A data file that is absent or cannot be read is a data fault, not one of model files.
+template <typename Do>
+auto as_data_fault(Do&& action) {
+  try {
+    return std::forward<Do>(action)();
+  } catch (const Error& error) {
+    throw Error(ExitCode::kData, error.what());
+  }
+}
 
 // Files of a tokenizer folder that can change token ids or templates.
 bool shapes_tokens(const std::string& name) {
@@ -82,14 +93,17 @@ fs::path tokenizer_folder(const TrainConfig& config) {
   return {};
 }
 
-std::vector<std::string> prepare_options(const TrainConfig& config, bool all_samples) {
-  std::vector<std::string> options = {"--form", config.form};
+std::vector<std::string> prepare_options(const TrainConfig& config, bool all_samples, std::int64_t vocabulary) {
+  std::vector<std::string> options = {"--form", config.form, "--vocabulary", std::to_string(vocabulary)};
   if (config.max_samples > 0 && !all_samples) {
     options.insert(options.end(), {"--max-samples", std::to_string(config.max_samples)});
   }
   if (config.train_on_prompt) options.emplace_back("--train-on-prompt");
   if (config.mask_history) options.emplace_back("--mask-history");
   if (!config.add_eos) options.emplace_back("--no-eos");
+  if (config.append_bos != Switch::kAuto) {
+    options.insert(options.end(), {"--append-bos", config.append_bos == Switch::kTrue ? "yes" : "no"});
+  }
   if (config.skip_bad) options.emplace_back("--skip-bad");
   return options;
 }
@@ -101,7 +115,7 @@ std::string cache_name(Files& files, const std::vector<fs::path>& inputs, const 
   for (const std::string& option : options) hash.add(option);
   for (const fs::path& input : inputs) {
     hash.add(input.extension().string());  // tells the file type
-    hash.add_file(files, input);
+    as_data_fault([&] { hash.add_file(files, input); });
   }
   for (const std::string& name : files.list(tokenizer)) {
     if (!shapes_tokens(name) || !fs::is_regular_file(tokenizer / name)) continue;
@@ -131,13 +145,22 @@ void run_prepare(const std::vector<fs::path>& inputs, const fs::path& tokenizer,
 
   // The last line of a failure is its message, so a line is logged when the next one comes.
   std::string last;
-  const int status = run_child(command, {{"PYTHONPATH", python_modules()}}, [&](const std::string& line) {
+  bool spoke = false;  // the Python part itself wrote that line
+  // PROTRAIN_CALLER: messages name keys of the configuration, and the child ends when this process does, even by
+  // SIGKILL.
+  const std::map<std::string, std::string> environment = {{"PYTHONPATH", python_modules()},
+                                                          {"PROTRAIN_CALLER", std::to_string(getpid())}};
+  const int status = run_child(command, environment, [&](const std::string& line) {
     if (!last.empty()) log::info("{}", last);
-    last = line.starts_with(kMessagePrefix) ? line.substr(kMessagePrefix.size()) : line;
+    spoke = line.starts_with(kMessagePrefix);
+    last = spoke ? line.substr(kMessagePrefix.size()) : line;
   });
-  if (status == 0) {
+  if (status == 0 && fs::exists(output)) {
     if (!last.empty()) log::info("{}", last);
     return;
+  }
+  if (!spoke) {
+    if (const std::string fault = python_fault(); !fault.empty()) fail(ExitCode::kConfig, "{}", fault);
   }
   const ExitCode code = known_exit_code(status);
   if (code == ExitCode::kInternal) {
@@ -150,9 +173,13 @@ void run_prepare(const std::vector<fs::path>& inputs, const fs::path& tokenizer,
 
 bool is_prepared(Files& files, const fs::path& path) {
   std::array<std::byte, 8> start{};
-  const std::unique_ptr<ReadableFile> file = files.open(path);
-  if (file->size() < static_cast<Bytes>(start.size())) return false;
-  file->read_at(0, start);
+  const bool long_enough = as_data_fault([&] {
+    const std::unique_ptr<ReadableFile> file = files.open(path);
+    if (file->size() < static_cast<Bytes>(start.size())) return false;
+    file->read_at(0, start);
+    return true;
+  });
+  if (!long_enough) return false;
   if (std::memcmp(start.data(), "PTKTOK1\0", 8) == 0 || std::memcmp(start.data(), "BIN.TOK\n", 8) == 0) return true;
   std::int32_t magic = 0;
   std::memcpy(&magic, start.data(), sizeof magic);
@@ -162,24 +189,33 @@ bool is_prepared(Files& files, const fs::path& path) {
 std::vector<fs::path> expand_patterns(const std::vector<std::string>& patterns, std::string_view key) {
   std::vector<fs::path> out;
   for (const std::string& pattern : patterns) {
-    if (fs::is_regular_file(pattern)) {
+    std::error_code error;
+    const fs::file_status status_of_name = fs::status(pattern, error);
+    if (fs::is_regular_file(status_of_name)) {
       out.emplace_back(pattern);
       continue;
     }
+    if (fs::is_directory(status_of_name)) {
+      fail(ExitCode::kData, "{}: {} is a folder; give files, or a pattern such as {}", key, pattern,
+           (fs::path(pattern) / "*.jsonl").string());
+    }
+    if (fs::exists(status_of_name)) fail(ExitCode::kData, "{}: {} is not a regular file", key, pattern);
+    if (status_of_name.type() == fs::file_type::none)
+      fail(ExitCode::kData, "{}: {}: {}", key, pattern, error.message());
     glob_t found{};
     const int status = glob(pattern.c_str(), 0, nullptr, &found);
     const std::size_t before = out.size();
     for (std::size_t i = 0; status == 0 && i < found.gl_pathc; ++i) {
-      if (fs::is_regular_file(found.gl_pathv[i])) out.emplace_back(found.gl_pathv[i]);
+      if (fs::is_regular_file(found.gl_pathv[i], error)) out.emplace_back(found.gl_pathv[i]);
     }
     globfree(&found);
-    if (out.size() == before) fail(ExitCode::kConfig, "{}: no file {}", key, pattern);
+    if (out.size() == before) fail(ExitCode::kData, "{}: no file {}", key, pattern);
   }
   return out;
 }
 
-fs::path prepared_file(Files& files, const TrainConfig& config, const std::vector<std::string>& patterns,
-                       std::string_view key) {
+PreparedFile prepared_file(Files& files, const TrainConfig& config, const std::vector<std::string>& patterns,
+                           std::string_view key, std::int64_t vocabulary, Cache cache) {
   const std::vector<fs::path> inputs = expand_patterns(patterns, key);
   const auto prepared = std::ranges::find_if(inputs, [&](const fs::path& input) { return is_prepared(files, input); });
   if (prepared != inputs.end()) {
@@ -187,7 +223,13 @@ fs::path prepared_file(Files& files, const TrainConfig& config, const std::vecto
       fail(ExitCode::kConfig, "{}: {} is a prepared file, so it must stand alone; {} files are given", key,
            prepared->string(), inputs.size());
     }
-    return *prepared;
+    return {*prepared, false};
+  }
+  for (const fs::path& input : inputs) {
+    if (input.extension() == ".ptk" || input.extension() == ".bin") {
+      fail(ExitCode::kData, "{}: {} does not begin as a prepared file does: it is damaged, or no token file", key,
+           input.string());
+    }
   }
 
   const fs::path tokenizer = tokenizer_folder(config);
@@ -195,25 +237,18 @@ fs::path prepared_file(Files& files, const TrainConfig& config, const std::vecto
     fail(ExitCode::kConfig, "{} is not a folder, so there is no tokenizer for {}: give tokenizer_name",
          tokenizer.string(), inputs[0].string());
   }
-  const std::vector<std::string> options = prepare_options(config, key != "train_file");
+  const std::vector<std::string> options = prepare_options(config, key != "train_file", vocabulary);
   const fs::path folder = cache_folder(config);
   const fs::path cached = folder / (cache_name(files, inputs, tokenizer, options) + ".ptk");
-  if (files.exists(cached)) {
+  if (cache == Cache::kUse && files.exists(cached)) {
     log::info("{}: {} (prepared before)", key, cached.string());
-    return cached;
+    return {cached, true};
   }
   log::info("{}: preparing {} file{} into {}", key, inputs.size(), inputs.size() == 1 ? "" : "s", cached.string());
-  files.make_directories(folder);
-  const fs::path aside = fs::path(cached).replace_extension(fmt::format("{}.new", getpid()));
-  try {
-    run_prepare(inputs, tokenizer, options, aside);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(aside, ignored);
-    throw;
-  }
-  files.rename(aside, cached);
-  return cached;
+  as_data_fault([&] { files.make_directories(folder); });
+  // Written aside and renamed when it is whole, whatever ends either process.
+  run_prepare(inputs, tokenizer, options, cached);
+  return {cached, false};
 }
 
 }  // namespace protrain

@@ -11,6 +11,7 @@ namespace protrain {
 struct ProgressOptions {
   bool terminal = false;                          // redraw one line; else a line each logged step
   std::function<void(const std::string&)> print;  // exactly this text; may be empty
+  int signals_on = -1;                            // descriptor for the lines that acknowledge signals; -1: none
 };
 
 struct ProgressNumbers {

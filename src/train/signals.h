@@ -1,25 +1,30 @@
-// SIGTERM and SIGINT as a flag that the loop, evaluation and long waits ask. A second signal ends the process at once.
+// SIGTERM, SIGINT and SIGHUP as a flag that the loop, evaluation and long waits ask. The first signal is acknowledged
+// at once; one more ends the process at once, unless it comes within a second (launchers and terminals send twice).
 #pragma once
 #include <signal.h>
 
+#include <array>
 #include <stdexcept>
 
 namespace protrain {
 
-// Installs the handlers while it lives; one at a time.
+// Installs the handlers while it lives; one at a time. Lines about signals go to the descriptor `tell_on`, straight
+// from the handler, as the loop may be busy for long; -1 is silent. A SIGHUP that is ignored (nohup) stays so.
 class SignalScope {
  public:
-  SignalScope();
+  explicit SignalScope(int tell_on = -1);
   ~SignalScope();
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
  private:
-  struct sigaction old_term_ = {}, old_int_ = {};
+  static constexpr std::array<int, 3> kSignals = {SIGTERM, SIGINT, SIGHUP};
+  std::array<struct sigaction, kSignals.size()> old_ = {};
 };
 
-// SIGTERM, SIGINT or 0. Any thread.
+// SIGTERM, SIGINT, SIGHUP or 0. Any thread.
 int signal_received();
+const char* signal_name(int signal);  // of those three
 
 // Thrown by work that stopped for a signal and has nothing of its own to save.
 class Interrupted : public std::runtime_error {

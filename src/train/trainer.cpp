@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "checkpoint/folder_names.h"
 #include "checkpoint/training_checkpoint.h"
 #include "train/banner.h"
 #include "train/data_sources.h"
@@ -59,7 +60,8 @@ class Trainer {
   void check_memory();
   void evaluate_now();
   bool owes_evaluation() const;
-  void save();
+  void check_length(const fs::path& checkpoint) const;
+  void save(bool whole);
   [[noreturn]] void save_and_stop();
   ExportOptions export_options() const;
 
@@ -68,7 +70,7 @@ class Trainer {
   const ProgressOptions& progress_options_;
   const fs::path output_;
   const OutputLock lock_;
-  const std::optional<fs::path> resumed_from_;
+  const std::vector<fs::path> checkpoints_;  // to go on from, in the order in which to try them
   const std::unique_ptr<ModelSource> model_;
   const DataSources data_;
   const std::int64_t total_steps_;
@@ -79,7 +81,7 @@ class Trainer {
 
   TrainingState state_;
   RunState run_;
-  std::optional<std::int64_t> saved_step_;  // of the newest checkpoint of this run
+  std::optional<std::int64_t> saved_step_, resumable_step_;  // of this run's newest checkpoint, and newest whole one
   Bytes device_peak_ = 0;
   std::int64_t unplanned_ = 0;  // allocations on the device since the start-up ended
   bool outgrown_ = false;       // was warned of
@@ -94,14 +96,14 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       progress_options_(progress),
       output_(config.output_dir),
       lock_(files, output_),
-      resumed_from_(prepare_output_folder(files, config)),
+      checkpoints_(prepare_output_folder(files, config)),
       model_(open_model(files, config)),
       data_(open_data(files, config, model_->spec)),
       total_steps_(total_steps(config, *data_.train)),
       rate_(make_learning_rate(config, total_steps_)),
       measured_(measure_model(config, *model_, data_)),
       plan_(choose_plan(files, config, *model_, measured_)) {
-  files_.write_text(output_ / "train_config.yaml", print_config(config_), false);
+  files_.write_text(output_ / kRunConfigFile, print_config(config_), false);
   files_.write_text(output_ / "plan.json", plan_file(plan_, model_->spec), false);
   engine_ = std::make_unique<Engine>(config_, *model_, plan_, measured_);
 }
@@ -111,7 +113,7 @@ void Trainer::load_state() {
   run_.compute_threads = measured_.compute_threads;
   run_.order = plan_.plan.order;
   ChunkStore& store = engine_->store();
-  if (!resumed_from_) {
+  if (checkpoints_.empty()) {
     state_.data_fingerprint = data_.train_tokens->fingerprint();
     if (model_->weights) {
       model_->weights->load(store);
@@ -121,22 +123,40 @@ void Trainer::load_state() {
     store.zero_moments();
     return;
   }
-  const std::string name = resumed_from_->string();
-  state_ = load_checkpoint(files_, *resumed_from_, store);
+  Resumed resumed = load_first(files_, checkpoints_, output_, store);
+  const std::string name = resumed.from.string();
+  state_ = resumed.state;
   const RunState then = parse_run_state(state_.extra_json, name);
   check_resume(run_, data_.train_tokens->fingerprint(), then, state_.data_fingerprint, name);
   run_.epoch = then.epoch;
   run_.tokens_seen = then.tokens_seen;
   run_.nonfinite_in_row = then.nonfinite_in_row;
   run_.evaluated_step = then.evaluated_step;
-  if (resumed_from_->parent_path() == output_) saved_step_ = state_.step;
+  check_length(resumed.from);
+  leave_other_branch(files_, resumed, output_);
+  if (resumed.own) saved_step_ = resumable_step_ = state_.step;
+  log::info("resuming from {} at step {}", name, state_.step);
+}
+
+void Trainer::check_length(const fs::path& checkpoint) const {
+  if (state_.step < total_steps_) return;
+  const bool by_steps = config_.max_steps >= 0;
+  const std::string length =
+      by_steps ? fmt::format("max_steps: {}", config_.max_steps)
+               : fmt::format("num_train_epochs: {} ({} steps)", config_.num_train_epochs, total_steps_);
+  if (state_.step == total_steps_) {
+    log::info("{} is at step {}, the last one of {}: nothing is left to train", checkpoint.string(), state_.step,
+              length);
+    return;
+  }
+  fail(ExitCode::kConfig, "{}: {} is at step {} already: raise {}, or resume from an earlier checkpoint", length,
+       checkpoint.string(), state_.step, by_steps ? "max_steps" : "num_train_epochs");
 }
 
 void Trainer::open_logs() {
   metrics_.emplace(files_, output_ / "metrics.jsonl", state_.step);
   if (!config_.report_to.empty()) board_.emplace(files_, output_ / "tensorboard", state_.step + 1);
   for (const std::string& line : banner(config_, *model_, data_, measured_, plan_, total_steps_)) log::info("{}", line);
-  if (resumed_from_) log::info("resuming from {} at step {}", resumed_from_->string(), state_.step);
   progress_.emplace(progress_options_, state_.step, total_steps_);
 }
 
@@ -150,11 +170,13 @@ void Trainer::run() {
   if (owes_evaluation()) evaluate_now();
   train_steps();
   if (data_.eval && run_.evaluated_step != state_.step) evaluate_now();
-  if (config_.save_steps > 0 && saved_step_ != state_.step) save();
+  if (config_.save_steps > 0 && saved_step_ != state_.step) save(!config_.save_only_model);
   if (interrupted()) save_and_stop();
   progress_.reset();
   engine_->runner().drain();
-  export_model(files_, engine_->store(), model_->config_json, model_->tokenizer_folder, output_, export_options());
+  ExportOptions options = export_options();
+  options.replace_companions = config_.overwrite_output_dir;
+  export_model(files_, engine_->store(), model_->config_json, model_->tokenizer_folder, output_, options);
   log::info("device memory: {} planned, {} used at most; the model's state is {}",
             format_bytes(plan_.layout.bytes(Tier::kDevice)), format_bytes(engine_->high_water(Tier::kDevice)),
             format_bytes(state_bytes(model_->spec, plan_.shape.compute)));
@@ -167,7 +189,7 @@ void Trainer::train_steps() {
     if (interrupted()) save_and_stop();
     train_one(loader);
     if (owes_evaluation()) evaluate_now();
-    if (config_.save_steps > 0 && state_.step % config_.save_steps == 0) save();
+    if (config_.save_steps > 0 && state_.step % config_.save_steps == 0) save(!config_.save_only_model);
   }
 }
 
@@ -323,31 +345,34 @@ ExportOptions Trainer::export_options() const {
   return options;
 }
 
-void Trainer::save() {
+void Trainer::save(bool whole) {
   engine_->runner().drain();
   state_.extra_json = run_state_json(run_);
-  const SaveOptions options = {.keep_last = static_cast<int>(config_.save_total_limit), .model = export_options()};
+  const SaveOptions options = {
+      .keep_last = static_cast<int>(config_.save_total_limit), .model_only = !whole, .model = export_options()};
   const fs::path saved = save_checkpoint(files_, engine_->store(), state_, model_->config_json,
                                          model_->tokenizer_folder, output_, options);
   saved_step_ = state_.step;
+  if (whole) resumable_step_ = state_.step;
   log::info("saved {}", saved.string());
 }
 
 void Trainer::save_and_stop() {
   const int signal = signal_received();
-  if (saved_step_ != state_.step) save();
+  if (resumable_step_ != state_.step) save(true);
   throw Interrupted(signal);
 }
 
 }  // namespace
 
 ExitCode train(const TrainConfig& config, Files& files, const ProgressOptions& progress) {
-  const SignalScope signals;
+  const SignalScope signals(progress.signals_on);
   try {
     Trainer(config, files, progress).run();
     return ExitCode::kDone;
   } catch (const Interrupted& stop) {
-    log::info("stopped by {}", stop.signal() == SIGINT ? "SIGINT" : "SIGTERM");
+    log::info("stopped by {}", signal_name(stop.signal()));
+    if (stop.signal() == SIGHUP) return ExitCode::kHangup;
     return stop.signal() == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated;
   }
 }

@@ -164,7 +164,7 @@ def test_a_tied_file_may_hold_the_matrix_twice_only_when_equal(tmp_path):
     assert torch.equal(logits(load_silently(tmp_path / "to")), logits(model))
     tensors["lm_head.weight"][3, 5] += 1
     save_file(tensors, path)
-    message = run("export", tmp_path / "from", tmp_path / "to", code=5)
+    message = run("export", tmp_path / "from", tmp_path / "again", code=5)
     assert "lm_head.weight" in message and "model.embed_tokens.weight" in message and f"element {3 * 24 + 5} " in message
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 from chat_tokenizers import write_jsonl
-from protrain.token_file import TokenFile
+from protrain.token_file import TokenFile, TokenFileWriter
+from tokenizers import Tokenizer
 
 TEXTS = [{"text": f"the fox {number}"} for number in range(1000)]
 
@@ -103,6 +104,21 @@ BYE = {"role": "assistant", "content": "bye"}
         ({"messages": [USER]}, "no assistant turn"),
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content must be a string"),
         ({"messages": [USER, "bye"]}, "messages[1] must be an object"),
+        ({"messages": [USER, {"role": "bot", "content": "x"}]}, "messages[1].role is 'bot'; known are system, developer, user,"),
+        ({"messages": [BYE, USER]}, "messages[0] is a turn of assistant out of order: no turn of a user comes before it"),
+        ({"messages": [USER, USER, BYE]}, "messages[1] is a turn of user out of order: it follows a user turn"),
+        ({"messages": [USER, BYE, BYE]}, "messages[2] is a turn of assistant out of order: it follows an assistant turn"),
+        ({"messages": [USER, BYE, {**USER, "role": "system"}]}, "messages[2] is a turn of system out of order: system opens"),
+        ({"messages": [USER, {**USER, "role": "tool"}, BYE]}, "messages[1] is a turn of tool out of order: no assistant turn"),
+        ({"messages": [{**USER, "content": " "}, {**BYE, "content": ""}]}, "every turn is empty"),
+        ({"conversations": []}, "conversations must be a list of {from, value} that is not empty"),
+        ({"conversations": [{"from": ["gpt"], "value": "x"}]}, "conversations[0].from is ['gpt']; known are human, user, gpt"),
+        ({"conversations": [{"from": "gpt", "value": "x"}]}, "conversations[0] is a turn of assistant out of order"),
+        (
+            {"system": "s", "conversations": [{"from": "system", "value": "x"}, {"from": "gpt", "value": "x"}]},
+            "conversations[1] is a turn of assistant out of order",
+        ),
+        ({"instruction": "", "output": " "}, "every turn is empty"),
         ({"conversations": [{"from": "robot", "value": "x"}]}, "conversations[0].from is 'robot'"),
         ({"conversations": [{"from": "gpt"}]}, "conversations[0] must be an object"),
         ({"instruction": "x"}, "output is missing"),
@@ -123,7 +139,7 @@ def test_each_bad_record_of_other_forms_is_named(fault, record, why):
 
 
 def test_what_a_template_refuses_is_named(fault):
-    chat = {"messages": [USER, USER, BYE]}
+    chat = {"messages": [USER, BYE, {"role": "tool", "content": "42"}, BYE]}  # its template has no place for results
     code, message, _ = fault(b"".join(lines_of([chat])), family="mistral")
     assert code == 4 and "data.jsonl:1: the tokenizer's chat template refuses it (roles must alternate)" in message
 
@@ -165,7 +181,7 @@ def test_arguments_and_folders_have_their_own_exit_codes(tmp_path, tokenizers, p
     good = tokenizers["chatml"]
     assert prepare("--tokenizer", good, "--input", source)[0] == 2
     assert prepare("--tokenizer", good, "--input", source, "--output", out, "--form", "poem")[0] == 2
-    assert prepare("--tokenizer", good, "--input", source, "--output", out, "--max-samples", 0)[0] == 2
+    assert prepare("--tokenizer", good, "--input", source, "--output", out, "--max-samples", -1)[0] == 2
     assert prepare("--tokenizer", good, "--input", tmp_path / "none.jsonl", "--output", out)[0] == 4
     assert prepare("--tokenizer", good, "--input", tmp_path / "x.*f", "--output", out)[0] == 4
     code, _, err = prepare("--input", source, "--output", out)
@@ -193,6 +209,38 @@ def test_a_lone_tokenizer_json_is_enough(tmp_path, tokenizers, prepare):
     assert prepare(*command, "--no-eos")[0] == 0
 
 
+RARE = "slings and arrows of outrageous fortune, whether brown dogs jump over nobler foxes"
+
+
+@pytest.mark.parametrize("form", ["text", "messages", "tokenised"])
+def test_an_id_beyond_the_models_vocabulary_is_named_by_line(fault, tokenizers, form):
+    # As with a tokenizer that has grown beyond its model. Records are tokenised many at a time: the fault is the third's.
+    inner = Tokenizer.from_file(str(tokenizers["chatml"] / "tokenizer.json"))
+    bound = max(inner.encode("<|im_start|>user\n!<|im_end|>\n<|im_start|>assistant\n!<|im_end|>\n").ids) + 1
+    assert max(inner.encode(RARE).ids) >= bound
+
+    def record(text: str) -> dict:
+        chat = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+        return {"text": {"text": text}, "messages": {"messages": chat}, "tokenised": {"input_ids": inner.encode(text).ids}}[form]
+
+    content = b"".join(lines_of([record("!!"), record("! !"), record(RARE), record("!!")]))
+    code, message, _ = fault(content, "--vocabulary", bound)
+    assert code == 4 and message.startswith("protrain prepare: data.jsonl:3: ") and f"vocabulary has {bound}" in message
+    code, message, samples = fault(content, "--vocabulary", bound, "--skip-bad")
+    assert (code, samples) == (0, 3) and "skipped 1 bad records (first: data.jsonl:3: " in message
+
+
+def test_the_models_config_bounds_ids_of_a_larger_tokenizer(tmp_path, tokenizers, prepare):
+    folder = tokenizers["chatml"]
+    (folder / "config.json").write_text('{"vocab_size": 42}')
+    source = write_jsonl(tmp_path / "x.jsonl", [{"text": "!"}, {"text": "Hello"}])
+    try:
+        code, _, err = prepare("--tokenizer", folder, "--input", source, "--output", tmp_path / "x.ptk")
+        assert code == 4 and f"{source}:2: token" in err and "vocabulary has 42" in err
+    finally:
+        (folder / "config.json").unlink()
+
+
 def test_ids_up_to_the_models_vocabulary_are_accepted(tmp_path, tokenizers, prepare):
     # Models are often padded beyond their tokenizer; config.json in the same folder says how far.
     folder = tokenizers["chatml"]
@@ -206,3 +254,29 @@ def test_ids_up_to_the_models_vocabulary_are_accepted(tmp_path, tokenizers, prep
         assert prepare(*command)[0] == 4
     finally:
         (folder / "config.json").unlink()
+
+
+def test_data_that_cannot_be_read_is_a_data_fault(tmp_path, prepare):
+    with TokenFileWriter(tmp_path / "good.ptk", 10) as writer:
+        writer.add([1, 2], [True, True])
+        writer.finish({})
+    good = (tmp_path / "good.ptk").read_bytes()
+    (tmp_path / "folder.ptk").mkdir()
+    (tmp_path / "cut.ptk").write_bytes(good[:-1])
+    (tmp_path / "flipped.ptk").write_bytes(good[:20] + b"\xff" + good[21:])
+    (tmp_path / "described.ptk").write_bytes(good[:-2] + b"}{")
+    for name in ("folder", "cut", "flipped", "described", "absent"):
+        code, _, err = prepare("--input", tmp_path / f"{name}.ptk", "--show", 1)
+        assert code == 4 and err.startswith(f"protrain prepare: {tmp_path / name}.ptk: "), (name, err)
+
+
+def test_a_training_run_is_told_its_own_keys(fault, monkeypatch):
+    monkeypatch.setenv("PROTRAIN_CALLER", "1")
+    code, message, _ = fault(b'{"text": 5}\n')
+    assert code == 4 and "use skip_bad: true to skip" in message
+
+
+def test_options_are_spelt_as_keys_too(fault):
+    content = b"".join(lines_of([*TEXTS[:3], {"text": 5}]))
+    assert fault(content, "--max_samples=2", "--train_on_inputs", "--skip_bad")[::2] == (0, 2)
+    assert fault(content, "--max-samples", 0, "--skip-bad")[::2] == (0, 3)

@@ -249,3 +249,18 @@ def test_the_end_of_an_answer_is_supervised_when_it_is_also_the_padding(tmp_path
     tokenizer = load(tokenizers["chatml"])
     answer = tokenizer.encode("bye") + [tokenizer.convert_tokens_to_ids("<|im_end|>")]
     assert [token for token, bit in zip(ids, mask) if bit] == answer
+
+
+def test_calls_and_their_results_are_turns(tmp_path, tokenizers, prepare):
+    turns = [("human", "12 and 345?"), ("function_call", "add"), ("observation", "357"), ("gpt", "It is 357"), ("human", "good")]
+    shared = {"conversations": [{"from": speaker, "value": text} for speaker, text in turns]}
+    roles = ("user", "assistant", "tool", "assistant", "user")
+    chat = {"messages": [{"role": role, "content": text} for role, (_, text) in zip(roles, turns)]}
+    source = write_jsonl(tmp_path / "x.jsonl", [shared])
+    other = write_jsonl(tmp_path / "y.jsonl", [chat])
+    for path in (source, other):
+        command = ("--tokenizer", tokenizers["chatml"], "--input", path, "--output", path.with_suffix(".ptk"))
+        assert prepare(*command)[0] == 0
+    [(ids, mask)] = samples_of(tmp_path / "x.ptk")
+    assert samples_of(tmp_path / "y.ptk") == [(ids, mask)]
+    assert runs(load(tokenizers["chatml"]), ids, mask) == ["add<|im_end|>", "It is 357<|im_end|>"]

@@ -3,8 +3,9 @@
 # comes first. Any crash, sanitizer report or hang fails. Needs clang (CLANG=clang++-19).
 #   run.sh [SECONDS] [--only NAME]         fuzz (60 s by default)
 #   run.sh [SECONDS] --mutants [--only NAME]   the targets are worth something: with each of the reader's checks left out in
-#                                          turn (PROTRAIN_FUZZ_DROP_CHECK=1..n) the fuzzer must find it
-# A target's first lines say what it is made of: `// sources: FILES`, `// libraries: FLAGS`, `// checks: N`.
+#                                          turn (PROTRAIN_FUZZ_DROP_CHECK=1..n, or a mutant) the fuzzer must find it
+# A target's first lines say what it is made of: `// sources: FILES`, `// libraries: FLAGS`, `// checks: N`, and any number
+# of `// mutant: FILE SED-COMMAND`, each of which takes one check out of a copy of the source.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -23,14 +24,18 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+mutants_of() { sed -n "s|^// mutant: *||p" "$1"; }
+
 field() { sed -n "s|^// $2: *||p" "$1" | head -n 1; }
 
-# compile TARGET.cpp OUT DROPPED
+# compile TARGET.cpp OUT DROPPED [FILE CHANGED-FILE]
 compile() {
   sources=
-  for source in $(field "$1" sources); do sources="$sources $root/$source"; done
+  for one in $(field "$1" sources); do
+    if [ "$one" = "${4:-}" ]; then sources="$sources $5"; else sources="$sources $root/$one"; fi
+  done
   # shellcheck disable=SC2046,SC2086
-  "$clang" -std=c++20 -w -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+  "$clang" -std=c++20 -w -O1 -g1 -D_GLIBCXX_ASSERTIONS -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
     -DPROTRAIN_FUZZ_DROP_CHECK="$3" -I"$root/src" -I"$here" "$1" $sources -o "$2" $(field "$1" libraries)
 }
 
@@ -64,6 +69,25 @@ for target in "$here"/*_fuzz.cpp; do
     fi
     continue
   fi
+  number=0
+  mutants_of "$target" >"$build/$name.mutants"
+  while read -r source command; do
+    number=$((number + 1))
+    changed=$build/$name-mutant-$number.cpp
+    sed -E "$command" "$root/$source" >"$changed"
+    if [ "$(diff "$root/$source" "$changed" | grep -c '^>')" != 1 ]; then
+      echo "fuzz $name, mutant $number: $command does not change one line of $source"
+      failed=1
+      continue
+    fi
+    compile "$target" "$build/$name-mutant-$number" 0 "$source" "$changed"
+    if fuzz "$build/$name-mutant-$number" "$name" "$seconds" </dev/null; then
+      echo "fuzz $name, $source with $command: NOT FOUND"
+      failed=1
+    else
+      echo "fuzz $name, $source with $command: found"
+    fi
+  done <"$build/$name.mutants"
   checks=$(field "$target" checks)
   check=1
   while [ "$check" -le "${checks:-0}" ]; do

@@ -76,7 +76,7 @@ def test_raw_data_is_prepared_once(keys, tmp_path):
     raw = tmp_path / "raw.jsonl"
     raw.write_text("".join(json.dumps({"input_ids": [1 + i, 2, 3, 4]}) + "\n" for i in range(9)))
     config = write_config(tmp_path / "c.yaml", **dict(keys, train_file=str(raw)),
-                          dataset_prepared_path=str(tmp_path / "cache"))
+                          dataset_prepared_path=str(tmp_path / "cache"), overwrite_output_dir=True)
     assert "preparing" in protrain("train", config).stderr
     assert "prepared before" in protrain("train", config, env={"PROTRAIN_PYTHON": "/nonexistent"}).stderr
     raw.write_text(raw.read_text() + json.dumps({"input_ids": [5, 6, 7]}) + "\n")
@@ -85,10 +85,13 @@ def test_raw_data_is_prepared_once(keys, tmp_path):
 
 
 def test_wrong_words_are_one_line_and_code_2():
-    for words in (["frobnicate"], [], ["train"], ["export", "only-one"], ["init", "a", "b", "--dtype", "int8"]):
+    for words in (["frobnicate"], [], ["train"], ["export", "only-one"], ["init", "a", "b", "--dtype", "int8"],
+                  ["init", "a", "b", "--seed", "-1"], ["init", "a", "b", "--seed", "18446744073709551615"],
+                  ["init", "a", "b", "--seed", "9223372036854775807"], ["init", "a", "b", "--seed", "1.5"]):
         result = protrain(*words, check=False)
         assert result.returncode == 2, (words, result.stderr)
         assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("protrain: error: "), result.stderr
     assert protrain("--help").stdout and BINARY.exists()
     assert "--learning_rate" in protrain("train", "--help").stdout
+    assert "protrain train CONFIG.yaml [--key value ...]" in protrain("train", "--help").stdout
     assert "--input" in protrain("prepare", "--help").stdout

@@ -1,0 +1,71 @@
+#include "checkpoint/target_folder.h"
+
+#include "base/error.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/folder_names.h"
+
+namespace protrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_weights(const std::string& name) { return is_weight_file(name) || is_other_weights(name); }
+
+template <typename Predicate>
+std::optional<std::string> first_name(Files& files, const fs::path& folder, Predicate matches) {
+  if (!fs::is_directory(folder)) return std::nullopt;
+  for (const std::string& name : files.list(folder)) {
+    if (matches(name)) return name;
+  }
+  return std::nullopt;
+}
+
+// A checkpoint itself, or the output of a run.
+std::optional<std::string> run_file_in(Files& files, const fs::path& folder) {
+  if (const std::vector<std::int64_t> steps = named_steps(files, folder); !steps.empty()) {
+    return checkpoint_path({}, steps.back()).string();
+  }
+  return first_name(files, folder, [](const std::string& name) {
+    return name == kCommitFile || name == kTrainerStateFile || name == kRunConfigFile;
+  });
+}
+
+}  // namespace
+
+std::optional<std::string> weight_file_in(Files& files, const fs::path& folder) {
+  return first_name(files, folder, is_weights);
+}
+
+std::optional<std::string> model_file_in(Files& files, const fs::path& folder) {
+  // The most telling first.
+  if (auto weights = weight_file_in(files, folder)) return weights;
+  if (!fs::is_directory(folder)) return std::nullopt;
+  if (auto run = run_file_in(files, folder)) return run;
+  return first_name(files, folder, [](const std::string& name) { return name == kConfigFile || is_companion(name); });
+}
+
+void check_model_target(Files& files, const char* command, const fs::path& from, const fs::path& to, bool overwrite) {
+  std::error_code absent;
+  const fs::file_status status = fs::status(to, absent);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) {
+    fail(ExitCode::kConfig, "{}: {} is a file; give a folder to write to", command, to.string());
+  }
+  if (const auto run = run_file_in(files, to)) {
+    fail(ExitCode::kConfig, "{}: {} is of a training run (it holds {}); give another folder", command, to.string(),
+         *run);
+  }
+  if (overwrite) return;
+  const auto found = fs::equivalent(from, to, absent) ? weight_file_in(files, to) : model_file_in(files, to);
+  if (!found) return;
+  fail(ExitCode::kConfig, "{}: {} holds another model's {}; give another folder, or --overwrite to write over it",
+       command, to.string(), *found);
+}
+
+void make_target_folder(Files& files, const char* what, const fs::path& folder) try {
+  files.make_directories(folder);
+} catch (const Error& error) {
+  fail(ExitCode::kConfig, "{}: {}; give a folder that can be made", what, error.what());
+}
+
+}  // namespace protrain
