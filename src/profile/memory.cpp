@@ -36,10 +36,10 @@ class Recorder {
 
   void block(Id id) {
     const SampleWeights weights(spec_, shape_, id, device_.kind(), *stream_);
+    warm_ = false;
     for (const BatchShape& batch : shape_.train_shapes) train(id, weights, batch);
     for (const BatchShape& batch : shape_.eval_shapes) {
       const SampleBatch sample(spec_, batch, shape_.compute, device_.kind(), *stream_);
-      warm_ = false;
       record([&] { run(id, Pass::kForward, false, weights.bind(true, false), sample, false); });
     }
   }
@@ -48,7 +48,6 @@ class Recorder {
   void train(Id id, const SampleWeights& weights, const BatchShape& batch) {
     const SampleBatch sample(spec_, batch, shape_.compute, device_.kind(), *stream_);
     const BlockKind kind = spec_.blocks[static_cast<std::size_t>(id)].kind;
-    warm_ = false;
     // A micro-batch that overwrites its gradients, and one that adds.
     for (const bool first : {true, false}) {
       if (!first && shape_.accumulation == 1) continue;
@@ -70,7 +69,7 @@ class Recorder {
   }
 
   // Libraries make their state on first use. CUDA: of every kind of call, up to twice (cuDNN's plans, autograd's own
-  // thread). The CPU's keep none that a block's first call of a shape does not make.
+  // thread). The CPU's keep none that a block's first calls do not make.
   void record(const std::function<void()>& calls) {
     const int warm_ups = device_.kind() == DeviceKind::kCuda ? 2 : warm_ ? 0 : 1;
     for (int i = 0; i < warm_ups; ++i) calls();
@@ -105,7 +104,7 @@ class Recorder {
   const RunShape& shape_;
   Device& device_;
   const std::unique_ptr<Stream> stream_;
-  bool warm_ = false;  // this block has run with this shape
+  bool warm_ = false;  // this block has run
 };
 
 }  // namespace
