@@ -13,6 +13,8 @@ namespace {
 constexpr double kPairBudget = 1e8;
 constexpr int kMaxAttempts = 1000;
 constexpr int kMovesToFront = 16;
+// A step that is worse by x of the bound is gone on from with this chance, falling to none at kWorseLimit.
+constexpr double kWorseChance = 0.3, kWorseLimit = 0.03;
 // Attempts stop that near to the bound: 1 / 256 of it.
 constexpr Bytes kGoodEnough = 256;
 
@@ -190,8 +192,8 @@ class Search {
     return placing;
   }
 
-  // Takes what sticks out earlier: first all of it to the front, then one by one to places drawn by a fixed generator,
-  // going on from whatever was not worse.
+  // Takes what sticks out earlier: first all of it to the front, then one by one (and now and then another) to places
+  // drawn by a fixed generator, going on from what was not worse, and sometimes from what was a little worse.
   void refine() {
     const auto sticks_out = [this](const Placing& placing, std::size_t i) {
       const Bytes limit = std::min(placing.total - 1, problem_.bound + problem_.bound / kGoodEnough);
@@ -210,7 +212,7 @@ class Search {
     while (goes_on()) {
       Order candidate = order;
       for (std::size_t at = 1; at < candidate.size(); ++at) {
-        if (!sticks_out(last, candidate[at])) continue;
+        if (!sticks_out(last, candidate[at]) && random() % candidate.size() != 0) continue;
         const std::size_t to = random() % at;
         std::rotate(candidate.begin() + static_cast<std::ptrdiff_t>(to),
                     candidate.begin() + static_cast<std::ptrdiff_t>(at),
@@ -218,7 +220,9 @@ class Search {
       }
       const Rule rule = random() % 4 == 0 ? Rule::kLowestGap : Rule::kSmallestGap;
       Placing placing = attempt(candidate, rule);
-      if (placing.total > last.total) continue;
+      const auto worse = static_cast<double>(placing.total - last.total) / static_cast<double>(problem_.bound);
+      const double chance = worse <= 0 ? 1 : kWorseChance * (1 - worse / kWorseLimit);
+      if (static_cast<double>(random() % 1000) >= 1000 * chance) continue;
       order = std::move(candidate);
       last = std::move(placing);
     }

@@ -155,7 +155,8 @@ struct Layout {
     bool whole_run;  // else it is acquired and released by tasks
   };
   std::vector<Entry> entries;
-  Bytes live_bound = 0;  // device: largest sum of bytes live at one time; <= bytes(kDevice)
+  // Device: largest sum of bytes (aligned) live at one time; above bytes(kDevice) by less than kAlignment at most.
+  Bytes live_bound = 0;
 
   Range find(Region, Id index = 0) const;  // InternalError when absent
   Range find(const RegionKey& key) const { return find(key.region, key.index); }

@@ -4,24 +4,32 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "plan/test_model.h"
 
 namespace protrain {
 namespace {
 
+using test::small_model;
+using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Layout two_tiers() {
   Layout layout;
-  layout.entries = {{Region::kState, 0, {Tier::kDevice, 0, 3 * kMiB}},
-                    {Region::kState, kParts, {Tier::kDevice, 3 * kMiB, kMiB}},
-                    {Region::kState, kParts + 2, {Tier::kDevice, 4 * kMiB, 2 * kMiB}},
-                    {Region::kResults, 0, {Tier::kPinned, 0, 24}}};
+  layout.entries = {{Region::kState, 0, {Tier::kDevice, 0, 3 * kMiB}, true},
+                    {Region::kState, kParts, {Tier::kDevice, 3 * kMiB, kMiB}, true},
+                    {Region::kState, kParts + 2, {Tier::kDevice, 4 * kMiB, 2 * kMiB}, true},
+                    {Region::kResults, 0, {Tier::kPinned, 0, 24}, true},
+                    {Region::kBlockInput, 1, {Tier::kDevice, 6 * kMiB, kMiB}, false},
+                    {Region::kBlockInput, 2, {Tier::kDevice, 6 * kMiB, kMiB}, false}};
   return layout;
 }
 
+Plan parse(const std::string& json) { return parse_plan(json, "plan.json", small_model(), DType::kF32); }
+
 std::string error_of(const std::string& json) {
   try {
-    parse_plan(json, "plan.json");
+    parse(json);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);
     return error.what();
@@ -29,34 +37,100 @@ std::string error_of(const std::string& json) {
   return "";
 }
 
+// Six body chunks: two a layer.
 TEST(PlanJson, ComesBackAsItWasWritten) {
   Plan plan;
-  plan.chunk_bytes = 12345678901;
-  plan.activation = {Activation::kKeep, Activation::kRecompute, Activation::kKeep};
-  plan.predicted_device_bytes = 6 * kMiB;
-  const Plan read = parse_plan(plan_json(plan, two_tiers()), "plan.json");
-  EXPECT_EQ(read.schema, plan.schema);
+  plan.chunk_bytes = 1;
+  plan.n_persist = 2;
+  plan.n_buffer = 3;
+  plan.gradient_slots = 4;
+  plan.offload_distance = 5;
+  plan.order = Order::kLayer;
+  plan.activation = {Activation::kKeep, Activation::kRecompute, Activation::kSwap, Activation::kRecomputeHost,
+                     Activation::kKeepLight};
+  plan.place.assign(8, UpdatePlace::kCpu);
+  plan.place[1] = UpdatePlace::kResident;
+  plan.state_tier = Tier::kPinned;
+  plan.predicted_device_bytes = 12345678901;
+  const std::string text = plan_json(plan, two_tiers());
+  const Plan read = parse(text);
   EXPECT_EQ(read.chunk_bytes, plan.chunk_bytes);
+  EXPECT_EQ(read.n_persist, plan.n_persist);
+  EXPECT_EQ(read.n_buffer, plan.n_buffer);
+  EXPECT_EQ(read.gradient_slots, plan.gradient_slots);
+  EXPECT_EQ(read.offload_distance, plan.offload_distance);
+  EXPECT_EQ(read.order, plan.order);
   EXPECT_EQ(read.activation, plan.activation);
+  EXPECT_EQ(read.place, plan.place);
+  EXPECT_EQ(read.state_tier, plan.state_tier);
   EXPECT_EQ(read.predicted_device_bytes, plan.predicted_device_bytes);
+  EXPECT_EQ(plan_json(read, two_tiers()), text);
+}
+
+TEST(PlanJson, OfNothingIsTheResidentPlan) {
+  const Plan read = parse("{}");
+  const RunShape shape = test::small_run(DType::kF32, 1);
+  EXPECT_EQ(plan_json(read, {}), plan_json(resident_plan(small_model(), shape, Plan().chunk_bytes), {}));
+}
+
+TEST(PlanJson, FillsInWhatIsNotGiven) {
+  const Plan read = parse(R"({"chunk_bytes": "1B", "n_persist": 1})");
+  EXPECT_EQ(read.chunk_bytes, 1);
+  EXPECT_EQ(read.place[0], UpdatePlace::kResident);
+  EXPECT_EQ(read.place[1], UpdatePlace::kResident);
+  EXPECT_EQ(read.place[2], UpdatePlace::kCpu);
+  EXPECT_EQ(read.place[7], UpdatePlace::kResident);  // head
+  EXPECT_EQ(read.n_buffer, 4);                       // twice the two chunks of a layer
+  EXPECT_EQ(read.gradient_slots, 4);
+  validate(small_model(), make_chunks(small_model(), 1, DType::kF32), test::small_run(DType::kF32, 1), read);
+}
+
+TEST(PlanJson, TakesCountsOfModesAndOfPlaces) {
+  const Plan read = parse(R"({"chunk_bytes": 1, "n_swap": 1, "n_recompute": 1, "n_keep_light": 1,
+                              "place": {"n_resident": 2, "embedding": "cpu"}})");
+  EXPECT_THAT(read.activation, ElementsAre(Activation::kKeep, Activation::kSwap, Activation::kRecompute,
+                                           Activation::kKeepLight, Activation::kKeep));
+  EXPECT_EQ(read.place[0], UpdatePlace::kCpu);
+  EXPECT_EQ(read.place[2], UpdatePlace::kResident);
+  EXPECT_EQ(read.place[3], UpdatePlace::kCpu);
+  EXPECT_EQ(read.place[7], UpdatePlace::kResident);
+  EXPECT_THAT(parse(R"({"activation": "recompute_host"})").activation, Each(Activation::kRecomputeHost));
+  const auto of_layers = parse(R"({"activation": ["swap", "keep", "recompute"]})").activation;
+  EXPECT_THAT(of_layers, ElementsAre(Activation::kKeep, Activation::kSwap, Activation::kKeep, Activation::kRecompute,
+                                     Activation::kKeep));
 }
 
 TEST(PlanJson, RefusesWhatItDoesNotUnderstandNamingFileKeyAndValue) {
-  EXPECT_THAT(error_of(R"({"schema": 2})"), HasSubstr("plan.json: schema: 2, must be 1"));
-  EXPECT_THAT(error_of(R"({"chunk_bytes": 5})"), HasSubstr("schema is missing"));
-  EXPECT_THAT(error_of(R"({"schema": 1, "chunk_bytes": -3})"), HasSubstr("chunk_bytes: -3"));
-  EXPECT_THAT(error_of(R"({"schema": 1, "chunk_bytes": 18446744073709551615})"), HasSubstr("chunk_bytes: 1844"));
-  EXPECT_THAT(error_of(R"({"schema": 1, "activation": ["keep", "swap"]})"), HasSubstr("activation: \"swap\""));
-  EXPECT_THAT(error_of(R"({"schema": 1, "chunkbytes": 3})"), HasSubstr("unknown key chunkbytes"));
+  EXPECT_THAT(error_of(R"({"schema": 1})"), HasSubstr("plan.json: schema: 1, must be 2"));
+  EXPECT_THAT(error_of(R"({"chunk_bytes": -3})"), HasSubstr("chunk_bytes: -3"));
+  EXPECT_THAT(error_of(R"({"chunk_bytes": "much"})"), HasSubstr("chunk_bytes: \"much\""));
+  EXPECT_THAT(error_of(R"({"chunk_bytes": 18446744073709551615})"), HasSubstr("chunk_bytes: 1844"));
+  EXPECT_THAT(error_of(R"({"activation": ["keep"]})"), HasSubstr("3 layers (or 5 blocks"));
+  EXPECT_THAT(error_of(R"({"activation": ["keep", "swop", "keep"]})"), HasSubstr("did you mean \"swap\"?"));
+  EXPECT_THAT(error_of(R"({"activation": "swap", "n_swap": 1})"), HasSubstr("activation and n_swap are both given"));
+  EXPECT_THAT(error_of(R"({"n_swap": 7})"), HasSubstr("n_swap 7, must be 0 to 3"));
+  EXPECT_THAT(error_of(R"({"n_buffer": 1.5})"), HasSubstr("n_buffer: 1.5, must be a whole number"));
+  EXPECT_THAT(error_of(R"({"n_persist": 99999999999})"), HasSubstr("n_persist: 99999999999"));
+  EXPECT_THAT(error_of(R"({"offload_distance": 0})"), HasSubstr("offload_distance: 0"));
+  EXPECT_THAT(error_of(R"({"order": "layers"})"), HasSubstr("did you mean \"layer\"?"));
+  EXPECT_THAT(error_of(R"({"state_tier": "disk"})"), HasSubstr("state_tier: \"disk\""));
+  EXPECT_THAT(error_of(R"({"place": "cpu"})"), HasSubstr("place: \"cpu\""));
+  EXPECT_THAT(error_of(R"({"place": ["cpu"]})"), HasSubstr("place has 1 entries"));
+  EXPECT_THAT(error_of(R"({"place": {"heat": "cpu"}})"), HasSubstr("'place.heat'; did you mean 'place.head'?"));
+  EXPECT_THAT(error_of(R"({"n_persist": 0, "place": {"n_resident": 1}})"), HasSubstr("0 to n_persist (0)"));
+  EXPECT_THAT(error_of(R"({"chunkbytes": 3})"), HasSubstr("unknown key 'chunkbytes'; did you mean 'chunk_bytes'?"));
   EXPECT_THAT(error_of("[]"), HasSubstr("plan.json"));
   EXPECT_THAT(error_of("{"), HasSubstr("plan.json"));
 }
 
-TEST(LayoutTable, SumsRegionsAndTiers) {
+TEST(LayoutTable, StatesThePeakAndSumsByTag) {
   const std::string table = layout_table(two_tiers());
-  EXPECT_THAT(table,
-              ::testing::ContainsRegex("device +total +6.00 MiB\n +state m +2.00 MiB\n +state weight +4.00 MiB\n"));
-  EXPECT_THAT(table, ::testing::ContainsRegex("pinned +total +24 B\n +results +24 B\n"));
+  EXPECT_THAT(table, HasSubstr("device   peak"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("peak +7.00 MiB\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex(" activations +2 +2.00 MiB\n +block_input +2 +2.00 MiB\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex(" optimizer state +1 +2.00 MiB\n +m +1 +2.00 MiB\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex(" weights +2 +4.00 MiB\n +weight +2 +4.00 MiB\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("pinned +peak +24 B\n +control +1 +24 B\n +results +1 +24 B\n"));
 }
 
 }  // namespace

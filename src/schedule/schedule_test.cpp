@@ -178,17 +178,18 @@ std::vector<StepShape> run_of(const Case& one, std::mt19937& random) {
   return steps;
 }
 
-void check_plan(const Case& one, std::mt19937& random) {
+// Returns the peak in units of the bound.
+double check_plan(const Case& one, std::mt19937& random) {
   SCOPED_TRACE("knobs " + one.text);
   Bytes high = 0, most = 0;
   for (const StepShape& step : run_of(one, random)) {
     SCOPED_TRACE(fmt::format("graph {}, {} micro-batches, clip {}, {} pending", static_cast<int>(step.graph),
                              step.micro_batches, step.clip, step.pending.size()));
     Schedule schedule = one.expand(step);
-    ASSERT_EQ(race(schedule), "");
+    EXPECT_EQ(race(schedule), "");
     Simulation simulation(one, step);
     simulation.run(schedule);
-    if (::testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return 0;
     high = std::max(high, simulation.high_water());
     most = std::max(most, simulation.most_live());
 
@@ -198,20 +199,20 @@ void check_plan(const Case& one, std::mt19937& random) {
       const auto after = task.after;
       const Id edge = after[random() % after.size()];
       std::erase(task.after, edge);
-      ASSERT_NE(race(schedule), "") << task.name << " without its edge from " << schedule.tasks[edge].name;
+      EXPECT_NE(race(schedule), "") << task.name << " without its edge from " << schedule.tasks[edge].name;
       task.after = after;
     }
   }
   EXPECT_EQ(high, one.bytes.bytes(Tier::kDevice));
   EXPECT_EQ(most, one.bytes.live_bound);
-  EXPECT_LE(static_cast<double>(high), 1.03 * static_cast<double>(most));
+  return static_cast<double>(high) / static_cast<double>(most);
 }
 
 TEST(Schedule, HoldsInEveryPairOfKnobs) {
   std::mt19937 random(5);
   const auto cover = test::pairwise_cover();
   for (const Knobs& knobs : cover) {
-    check_plan(test::make_case(knobs), random);
+    EXPECT_LE(check_plan(test::make_case(knobs), random), 1.03);
     if (HasFailure()) return;
   }
   fmt::print("{} plans cover all pairs\n", cover.size());
@@ -221,10 +222,16 @@ TEST(Schedule, HoldsInRandomPlans) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
-  for (int round = 0; round < 60; ++round) {
-    check_plan(test::make_case(test::random_knobs(random)), random);
+  constexpr int kPlans = 60;
+  double sum = 0;
+  for (int round = 0; round < kPlans; ++round) {
+    const double peak = check_plan(test::make_case(test::random_knobs(random)), random);
+    // A saved set is a tenth of all bytes here: one in a thousand draws has no packing that is nearer.
+    EXPECT_LE(peak, 1.06);
+    sum += peak;
     if (HasFailure()) return;
   }
+  EXPECT_LE(sum, 1.01 * kPlans);
 }
 
 }  // namespace
