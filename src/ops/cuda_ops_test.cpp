@@ -6,6 +6,7 @@
 #include "ops/attention.h"
 #include "ops/checks.h"
 #include "ops/cuda_bench.h"
+#include "ops/light_checks.h"
 #include "tensor/tensor.h"
 
 namespace protrain::ops::test {
@@ -164,6 +165,22 @@ TEST_F(CudaOps, CrossEntropyOfALargeVocabularyAndManyTokens) {
   // Row v < tokens of the gradient is the mean of all x (over the vocabulary) less x_v.
   const at::Tensor mean = wide(x).sum(0).div(static_cast<double>(vocabulary)).unsqueeze(0);
   expect_near(weight.gradient.narrow(0, 0, tokens), mean - wide(x), 1e-2, "weight gradient");
+}
+
+TEST_F(CudaOps, LightOnesGiveTheBitsOfKeepingEverything) {
+  set_up_torch({.compute_threads = 2, .deterministic = true});
+  for (const Target& target : {kCudaF32, kCudaBf16}) {
+    for (const bool residual : {false, true}) {
+      for (const bool layer : {false, true}) {
+        // Odd; a warp a row; a block a row; wider than registers hold.
+        for (const std::int64_t width : {67, 576, 4096, 16392}) check_light_norm(target, 300, width, layer, residual);
+      }
+    }
+    check_light_activations(target, 130, 1792);
+    check_light_activations(target, 17, 13);
+    check_light_qk_norm(target, 2, 300, {8, 2, 128});
+    check_light_qk_norm(target, 2, 37, {6, 2, 10});
+  }
 }
 
 TEST_F(CudaOps, SpeedOfMemoryBoundKernels) {

@@ -12,8 +12,9 @@
 // Sizes, lifetimes and order of an operator's allocations are functions of shapes, dtypes and flags, never of values:
 // attention whose tiles follow the packed samples takes one scratch range of the worst case. Nothing waits for the
 // device, and nothing is copied to it from host memory. "Saves" below says what stays from forward to backward, in
-// elements of C per token; statistics of a few fp32 values per token come on top. Where "backward overwrites" a tensor,
-// its gradient takes its memory: nothing else may read it in backward, or after.
+// elements of C per token; statistics of a few fp32 values per token come on top. (A layer of LLaMA-3-8B: 65,536 with
+// 34 statistics, light 43,008, a third less, beside its input of 4,096.) Where "backward overwrites" a tensor, its
+// gradient takes its memory: nothing else may read it in backward, or after.
 #pragma once
 #include <ATen/core/Tensor.h>
 
