@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "plan/plan.h"
@@ -6,6 +8,8 @@
 namespace protrain {
 
 namespace {
+
+constexpr std::size_t kTiers = 4;
 
 const Layout::Entry* search(const Layout& layout, Region region, Id index) {
   const auto found = std::lower_bound(layout.entries.begin(), layout.entries.end(), std::pair(region, index),
@@ -32,6 +36,38 @@ Bytes Layout::bytes(Tier tier) const {
     if (entry.range.tier == tier) most = std::max(most, entry.range.offset + entry.range.bytes);
   }
   return most;
+}
+
+void assign_addresses(Layout& layout, std::vector<std::vector<Interval>> lives) {
+  PROTRAIN_CHECK(lives.size() == layout.entries.size(), "{} lives of {} regions", lives.size(), layout.entries.size());
+  std::array<Bytes, kTiers> end{};
+  std::array<std::vector<std::size_t>, kTiers> lent;  // entries
+  std::array<std::vector<Allocation>, kTiers> allocations;
+  std::vector<bool> used;
+  for (std::size_t i = 0; i < lives.size(); ++i) {
+    auto& [region, index, range, whole_run] = layout.entries[i];
+    const auto tier = static_cast<std::size_t>(range.tier);
+    used.push_back(whole_run || !lives[i].empty());
+    if (whole_run) {
+      range.offset = end[tier];
+      end[tier] += round_up(range.bytes, kAlignment);
+    } else if (used.back()) {
+      lent[tier].push_back(i);
+      allocations[tier].push_back({range.bytes, std::move(lives[i])});
+    }
+  }
+  for (std::size_t tier = 0; tier < kTiers; ++tier) {
+    const Packing packing = pack(allocations[tier]);
+    for (std::size_t i = 0; i < lent[tier].size(); ++i) {
+      layout.entries[lent[tier][i]].range.offset = end[tier] + packing.offsets[i];
+    }
+    if (static_cast<Tier>(tier) == Tier::kDevice) layout.live_bound = end[tier] + packing.live_bound;
+  }
+  std::vector<Layout::Entry> kept;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) kept.push_back(layout.entries[i]);
+  }
+  layout.entries = std::move(kept);
 }
 
 }  // namespace protrain

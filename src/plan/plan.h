@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "block/batch.h"
 #include "device/device.h"
+#include "memory/packing.h"
 #include "plan/profile.h"
 
 namespace protrain {
@@ -163,6 +164,10 @@ struct Layout {
   bool contains(Region, Id index) const;
   Bytes bytes(Tier) const;  // largest end offset = peak
 };
+
+// Offsets and live_bound of a layout whose entries have sizes: of each tier, the regions of the whole run one after the
+// other, above them the others, packed by their lives (by entry, on one clock). Entries that never live are dropped.
+void assign_addresses(Layout&, std::vector<std::vector<Interval>> lives);
 
 // Where the parameter is: its chunk and element offset in it.
 struct Place {

@@ -188,6 +188,23 @@ TEST(Plan, IsRefusedForARunThatNothingCanRun) {
   EXPECT_THAT(refusal(bounded, [](RunShape&) {}), HasSubstr("16 tokens, but this model takes at most 15"));
 }
 
+TEST(Addresses, StackWhatStaysAndLendTheRest) {
+  Layout layout;
+  layout.entries = {
+      {Region::kState, 0, {Tier::kDevice, 0, 700}, true},  {Region::kState, 1, {Tier::kPinned, 0, 100}, true},
+      {Region::kState, 2, {Tier::kDevice, 0, 100}, true},  {Region::kSaved, 0, {Tier::kDevice, 0, 600}, false},
+      {Region::kSaved, 1, {Tier::kDevice, 0, 600}, false}, {Region::kSaved, 2, {Tier::kDevice, 0, 9000}, false}};
+  assign_addresses(layout, {{}, {}, {}, {{0, 2}, {4, 5}}, {{2, 4}}, {}});
+  ASSERT_EQ(layout.entries.size(), 5u);  // the last one never lives
+  EXPECT_EQ(layout.find(Region::kState, 0).offset, 0);
+  EXPECT_EQ(layout.find(Region::kState, 1).offset, 0);
+  EXPECT_EQ(layout.find(Region::kState, 2).offset, 1024);
+  EXPECT_EQ(layout.find(Region::kSaved, 0).offset, 1536);
+  EXPECT_EQ(layout.find(Region::kSaved, 1).offset, 1536);
+  EXPECT_EQ(layout.bytes(Tier::kDevice), 1536 + 600);
+  EXPECT_EQ(layout.live_bound, 1536 + 1024);
+}
+
 TEST(Profile, NamesTheCallThatItDoesNotHave) {
   Profile profile;
   profile.calls = {{{"layer", Pass::kForward, false, {1, 8, 1, false}, true}, {1, 2, 3}},

@@ -1,10 +1,7 @@
 #include "schedule/layout.h"
 
 #include <algorithm>
-#include <array>
 
-#include "base/error.h"
-#include "memory/packing.h"
 #include "schedule/expansion.h"
 
 namespace protrain {
@@ -60,38 +57,7 @@ Layout layout(const ModelSpec& spec, const std::vector<Chunk>& chunks, const Run
   validate(spec, chunks, shape, plan);
   const Facts facts(spec, chunks, shape, profile, plan);
   Layout layout = regions(facts);
-  auto lived = lives(facts, layout);
-
-  std::vector<bool> touched;
-  for (const auto& of_entry : lived) touched.push_back(!of_entry.empty());
-
-  std::array<Bytes, 4> end{};  // by tier
-  for (Layout::Entry& entry : layout.entries) {
-    if (!entry.whole_run) continue;
-    Bytes& own = end.at(static_cast<std::size_t>(entry.range.tier));
-    entry.range.offset = own;
-    own += round_up(entry.range.bytes, kAlignment);
-  }
-  for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
-    const Bytes base = end.at(static_cast<std::size_t>(tier));
-    std::vector<Layout::Entry*> entries;
-    std::vector<Allocation> allocations;
-    for (std::size_t i = 0; i < layout.entries.size(); ++i) {
-      Layout::Entry& entry = layout.entries[i];
-      if (entry.whole_run || entry.range.tier != tier || lived[i].empty()) continue;
-      entries.push_back(&entry);
-      allocations.push_back({entry.range.bytes, std::move(lived[i])});
-    }
-    const Packing packing = pack(allocations);
-    for (std::size_t i = 0; i < entries.size(); ++i) entries[i]->range.offset = base + packing.offsets[i];
-    if (tier == Tier::kDevice) layout.live_bound = base + packing.live_bound;
-  }
-  // What no graph needs takes no room.
-  std::vector<Layout::Entry> used;
-  for (std::size_t i = 0; i < layout.entries.size(); ++i) {
-    if (layout.entries[i].whole_run || touched[i]) used.push_back(layout.entries[i]);
-  }
-  layout.entries = std::move(used);
+  assign_addresses(layout, lives(facts, layout));
   return layout;
 }
 

@@ -48,8 +48,13 @@ class Regions {
       }
       if (host) state(Part::kGradient, Tier::kPinned, true);
       const auto& [sum, wire, sum_dtype] = facts_.gradients[id];
-      add(sum.region, sum.index, Tier::kDevice, elements * size_of(sum_dtype), false);
-      add(wire.region, wire.index, Tier::kDevice, elements * facts_.element(Part::kGradient), false);
+      // Slots belong to nobody else, though they are free most of the time: compute would wait for the way out of what
+      // lies in bytes that it wants next.
+      const auto gradient = [&](const RegionKey& key, DType dtype) {
+        add(key.region, key.index, Tier::kDevice, elements * size_of(dtype), key.region == Region::kGradientSlot);
+      };
+      gradient(sum, sum_dtype);
+      gradient(wire, part_dtype(Part::kGradient, facts_.shape.compute));
       const RegionKey weight = weight_region(facts_.plan, facts_.slots, id);
       add(weight.region, weight.index, Tier::kDevice, elements * facts_.element(Part::kWeight), true);
     }
