@@ -138,23 +138,15 @@ void Arena::acquire(const Range& range, std::string_view name, Stream* stream) {
 }
 
 void Arena::release(const Range& range, Stream* stream) {
-  release_books(range);
-  if (!state_->poison || range.bytes == 0) return;
+  state_->check_inside(range);
+  if (range.bytes == 0) return;
+  state_->remove(range);
+  if (!state_->poison) return;
   if (stream != nullptr) {
     stream->mark([state = state_.get(), range] { state->fill(range); });
   } else {
     state_->fill(range);
   }
-}
-
-void Arena::release_books(const Range& range) {
-  state_->check_inside(range);
-  if (range.bytes > 0) state_->remove(range);
-}
-
-void Arena::poison(const Range& range) const {
-  state_->check_inside(range);
-  if (state_->poison && range.bytes > 0) state_->fill(range);
 }
 
 Bytes Arena::high_water() const {

@@ -37,10 +37,6 @@ class Arena {
   // once). `name` says whose it is, for messages, and outlives the range's use.
   void acquire(const Range&, std::string_view name, Stream* = nullptr);
   void release(const Range&, Stream* = nullptr);
-  // release() in two parts, for a range that work of several streams still reads: the books now, the poison (on the
-  // calling thread) when the last of them has ended.
-  void release_books(const Range&);
-  void poison(const Range&) const;
 
   Bytes high_water() const;  // largest end offset handed out so far
   Bytes in_use() const;      // sum of bytes now handed out

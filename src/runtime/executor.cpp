@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,7 +43,7 @@ struct Executor::State {
   };
 
   State(Device& device_in, const RunnerTable& runners_in, const Arenas& arenas_in)
-      : device(device_in), runners(runners_in), arenas(arenas_in) {}
+      : device(device_in), runners(runners_in), lives(arenas_in) {}
 
   ~State() {
     {
@@ -66,7 +65,6 @@ struct Executor::State {
   void prepare(const Schedule& next, const RunOptions& wanted) {
     const auto count = static_cast<Id>(next.tasks.size());
     completed.assign(count, false);
-    lives.emplace(next, arenas);
     for (LaneState& lane : lanes) lane.tasks.clear();
     for (Id id = 0; id < count; ++id) {
       const Task& task = next.tasks[id];
@@ -131,11 +129,11 @@ struct Executor::State {
   // First half of the task's edges. False: the run is cancelled.
   bool may_start(Id id) {
     const Task& task = schedule->tasks[id];
-    const auto all_issued = [this](std::span<const Id> tasks) {
-      return std::all_of(tasks.begin(), tasks.end(), [this](Id earlier) { return issued[earlier]; });
-    };
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return cancelled || (all_issued(task.after) && all_issued(lives->waits(id))); });
+    changed.wait(lock, [&] {
+      return cancelled ||
+             std::all_of(task.after.begin(), task.after.end(), [&](Id earlier) { return issued[earlier]; });
+    });
     if (task.lane == Lane::kCompute && options->abandon && !cancelled && !update_issued) {
       lock.unlock();
       const bool wanted = options->abandon();  // may take its time: no lane waits for it
@@ -157,15 +155,14 @@ struct Executor::State {
       // Second half; its own stream is in order anyway. `ended` of an issued task no longer changes.
       if (schedule->tasks[earlier].lane != task.lane) stream.wait(event_of(earlier));
     }
-    lives->begin(id, stream);
+    lives.begin(task, stream);
     Event begin;
     if (options->trace) begin = stream.record();
     TaskRunner* runner = runners[static_cast<std::size_t>(task.op)];
     PROTRAIN_CHECK(runner != nullptr, "nothing runs \"{}\"", op_name(task.op));
     runner->run(task, stream);
-    lives->use(id, stream);
+    lives.end(task, stream);
     Event end = stream.record();
-    lives->end(id);
     const std::lock_guard lock(mutex);
     began[id] = std::move(begin);
     ended[id] = std::move(end);
@@ -207,15 +204,17 @@ struct Executor::State {
 
   // Once everything has ended.
   void note_completed() {
-    for (Id id = 0; id < static_cast<Id>(issued.size()); ++id) {
+    completed = issued;
+    for (Id id = 0; error && id < static_cast<Id>(issued.size()); ++id) {
       if (!issued[id]) continue;
       try {
         ended[id].wait();
-        completed[id] = true;
-      } catch (...) {  // throw_first_error() tells
+      } catch (...) {
+        completed[id] = false;
       }
     }
-    if (error || abandoned) lives->end_all();
+    const std::string_view left = lives.end_all();
+    PROTRAIN_CHECK(error || abandoned || left.empty(), "what {} acquires no task releases", left);
   }
 
   // Failed work shows up late: in a synchronisation, or in a later call on its stream. Its own event tells which it
@@ -252,9 +251,8 @@ struct Executor::State {
 
   Device& device;
   const RunnerTable runners;
-  const Arenas arenas;
   std::array<LaneState, kLanes> lanes;  // fixed while a run goes on
-  std::optional<Lives> lives;           // of this run
+  Lives lives;                          // of this run
   std::vector<bool> completed;          // written between runs
 
   std::mutex mutex;  // guards everything below while a run goes on

@@ -45,8 +45,8 @@ bool is_host_lane(Lane);
 class Executor {
  public:
   // Task::acquires and Task::releases are told to the arenas (where null, they are left out): a range is acquired when
-  // the task is issued, before its runner, and released after it, in the order of the schedule. Each must be released
-  // later in the same schedule. However a run ends, nothing of it stays acquired.
+  // the task is issued, before its runner, and released after it, in the order of its stream. Each must be released in
+  // the same schedule. However a run ends, nothing of it stays acquired.
   Executor(Device&, const RunnerTable&, const Arenas& = {});
   ~Executor();
   RunResult run(const Schedule&, const RunOptions& = {});  // all tasks ended when it returns or throws

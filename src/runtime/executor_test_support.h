@@ -35,8 +35,15 @@ inline Task task_on(Lane lane, std::string name, std::vector<Id> after = {}, Op 
   return task;
 }
 
-// Gives every task an edge to each earlier one of another lane whose accesses conflict with its own.
+// Gives every task an edge to each earlier one of another lane that it conflicts with. Acquired and released ranges
+// count as written.
 inline void add_edges(Schedule& schedule) {
+  const auto accesses = [](const Task& task) {
+    std::vector<Access> all = task.access;
+    for (const Range& range : task.acquires) all.push_back({range, true, true});
+    for (const Range& range : task.releases) all.push_back({range, true, false});
+    return all;
+  };
   const auto meet = [](const Access& a, const Access& b) {
     return a.range.tier == b.range.tier && (a.writes || b.writes) && a.range.offset < b.range.offset + b.range.bytes &&
            b.range.offset < a.range.offset + a.range.bytes;
@@ -47,8 +54,8 @@ inline void add_edges(Schedule& schedule) {
       const Task& other = schedule.tasks[earlier];
       if (other.lane == task.lane) continue;
       bool conflict = false;
-      for (const Access& a : other.access) {
-        for (const Access& b : task.access) conflict = conflict || meet(a, b);
+      for (const Access& a : accesses(other)) {
+        for (const Access& b : accesses(task)) conflict = conflict || meet(a, b);
       }
       if (conflict) task.after.push_back(earlier);
     }
