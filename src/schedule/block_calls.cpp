@@ -14,6 +14,9 @@ class Call {
   Call(Expansion& expansion, const Visit& visit, Pass pass, std::string_view verb)
       : expansion_(expansion), visit_(visit), block_(visit.block), training_(expansion.step.graph == Graph::kTrain) {
     task_.what = {block_, visit.micro_batch, pass, pass != Pass::kForward && expansion.facts.mode(block_).light};
+    // Of all passes alike: the graph of a kept forward holds where its backward's gradients go.
+    const bool layer = expansion.facts.plan.order == Order::kLayer;
+    task_.first = visit.micro_batch == (layer ? static_cast<Id>(expansion.step.micro_batches) - 1 : 0);
     task_.name = fmt::format("{} {} micro-batch {}", verb, block_name(expansion.facts.spec, block_), visit.micro_batch);
     task_.block.batch = take(expansion.batch(Region::kBatch, visit.micro_batch, 1, false));
     task_.block.host_batch = take(expansion.batch(Region::kBatchStaging, visit.micro_batch, 1, false));
@@ -63,8 +66,6 @@ class Call {
       expansion_.gradient_begun[chunk] = true;
       take(expansion_.touch(regions.sum, offset * element, elements * element, true, fresh));
     }
-    const bool layer = facts.plan.order == Order::kLayer;
-    task_.first = visit_.micro_batch == (layer ? static_cast<Id>(expansion_.step.micro_batches) - 1 : 0);
   }
   void add() { expansion_.sketch.add(std::move(task_), touches_); }
 

@@ -50,7 +50,7 @@ struct Task {
   BlockRanges block;           // kRunBlock
   Id chunk = -1;               // kRound, kNorm, kUpdate; of kCopy: whose weight or gradient it moves, else -1
   bool pending = false;        // kUpdate: the previous step's, under this one's forward
-  bool first = true;           // kRunBlock, kBackward: the first micro-batch to write this block's gradients
+  bool first = true;           // kRunBlock of kTrain: this micro-batch is the first to write this block's gradients
   std::vector<Access> access;  // every range the task touches
   std::vector<Id> after;       // smaller ids only; its own lane's order need not be named
   // Device and pinned ranges of the layout whose life begins with this task / has ended when this task has run. Each
