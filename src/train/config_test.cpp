@@ -220,6 +220,31 @@ TEST(ConfigTest, PrintedConfigReadsBackToTheSameValues) {
   }
 }
 
+TEST(ConfigTest, APlanIsAMappingAFileOrText) {
+  EXPECT_EQ(parse("plan:\n  n_persist: 3\n  chunk_bytes: 4MiB\n  place: {embedding: cpu, n_resident: 0}\n"
+                  "  activation: [keep, \"swap\"]\n  order: ~\n")
+                .plan,
+            R"({"n_persist": 3, "chunk_bytes": "4MiB", "place": {"embedding": "cpu", "n_resident": 0}, )"
+            R"("activation": ["keep", "swap"]})");
+  EXPECT_EQ(parse("plan: runs/plan.json\n").plan, "runs/plan.json");
+  EXPECT_EQ(parse("plan: a.json\n", {"--plan", R"({"n_buffer": 2})"}).plan, R"({"n_buffer": 2})");
+  EXPECT_EQ(parse(R"(plan: {x: "7", y: "a\"b\\c\nd", z: 1.5})").plan, R"({"x": "7", "y": "a\"b\\c\u000ad", "z": 1.5})");
+  EXPECT_THAT(refused("plan:\n  n_persist: 1\n  n_persist: 2\n"), AllOf(HasSubstr("plan"), HasSubstr("twice")));
+  EXPECT_THAT(refused("plan: {a: {b: {c: {d: {e: 1}}}}}\n"), HasSubstr("too deep"));
+  // Aliases of aliases: a short file that would be long.
+  std::string bomb = "plan:\n  a: &a [x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x]\n";
+  for (const char* pair : {"ba", "cb", "dc", "ed"}) {
+    bomb += fmt::format("  {0}: &{0} [", pair[0]);
+    for (int i = 0; i < 22; ++i) bomb += fmt::format("{}*{}", i > 0 ? ", " : "", pair[1]);
+    bomb += "]\n";
+  }
+  EXPECT_THAT(refused(bomb), HasSubstr("too"));
+  const TrainConfig config = parse("plan: {order: layer}\nhost_memory_limit: 3GiB\n");
+  const std::string text = print_config(config);
+  EXPECT_EQ(parse_config(text, "printed.yaml", {}).plan, config.plan);
+  EXPECT_EQ(parse_config(text, "printed.yaml", {}).host_memory_limit.bytes, 3 * kGiB);
+}
+
 TEST(ConfigTest, HelpListsEveryKey) {
   const std::string help = describe_keys();
   for (const ConfigKey& key : config_keys()) EXPECT_THAT(help, HasSubstr("--" + std::string(key.name) + " "));

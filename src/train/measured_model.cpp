@@ -31,6 +31,19 @@ std::int64_t longest_row(const RunShape& shape) {
   return longest;
 }
 
+// The embedding keeps nothing, so its kept forward is its forward, and only that is recorded.
+void complete(const ModelSpec& spec, Profile& profile) {
+  const std::string& embedding = spec.blocks.front().trace;
+  std::vector<Profile::Call> more;
+  for (const Profile::Call& call : profile.calls) {
+    if (call.key.trace != embedding || call.key.pass != Pass::kForward || !call.key.training) continue;
+    Profile::Call keeps = call;
+    keeps.key.pass = Pass::kForwardKeep;
+    if (std::ranges::find(profile.calls, keeps.key, &Profile::Call::key) == profile.calls.end()) more.push_back(keeps);
+  }
+  profile.calls.insert(profile.calls.end(), more.begin(), more.end());
+}
+
 bool ran_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (const auto* own = dynamic_cast<const Error*>(&error)) return own->code() == ExitCode::kDoesNotFit;
@@ -94,8 +107,10 @@ MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model,
 
 Profile measure_again(const MeasuredModel& measured, const ModelSource& model, const RunShape& shape) {
   try {
-    return record_memory(model.spec, measured.blocks, *measured.traces, shape, *measured.device,
-                         measured.tables->bytes());
+    Profile profile =
+        record_memory(model.spec, measured.blocks, *measured.traces, shape, *measured.device, measured.tables->bytes());
+    complete(model.spec, profile);
+    return profile;
   } catch (const std::exception& error) {
     if (!ran_out_of_memory(error)) throw;
     const BatchShape& batch = shape.train_shapes.front();
