@@ -1,5 +1,6 @@
 """What the compute lane waits for, from a Chrome trace of one step: gaps between its spans, each given to the lane whose span ended
-last before the compute lane went on. Seconds and shares of the step."""
+last before the compute lane went on. A load that itself had waited for an update of the CPU is given to that lane, but for its own
+duration. Seconds and shares of the step."""
 
 
 def exposed(trace):
@@ -26,6 +27,12 @@ def exposed(trace):
         ended = [(max(y for x, y in spans if y <= e + 2e-5), lane) for lane, spans in lanes.items()
                  if lane != "compute" and any(y <= e + 2e-5 and y > b - 2e-5 for x, y in spans)]
         lane = max(ended)[1] if ended else "host"
+        if lane == "h2d":
+            load = max(x for x, y in lanes["h2d"] if b - 2e-5 < y <= e + 2e-5)
+            late = max(0.0, load - b)
+            if late > 0 and any(abs(y - load) < 1e-3 for _, y in lanes.get("cpu_update", [])):
+                blame["cpu_update"] = blame.get("cpu_update", 0) + late
+                b += late
         blame[lane] = blame.get(lane, 0) + e - b
     step = end - begin
     return {"step_seconds": step, "busy": {lane: sum(e - b for b, e in spans) for lane, spans in lanes.items()},

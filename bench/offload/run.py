@@ -23,9 +23,9 @@ def used_gpu_bytes(pid):
 def host_bytes(pid):
     try:
         fields = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status") if ":" in line)
-    except OSError:
+        return sum(int(fields[key].split()[0]) << 10 for key in ("RssAnon", "RssShmem"))
+    except (OSError, KeyError):  # ended
         return None
-    return sum(int(fields[key].split()[0]) << 10 for key in ("RssAnon", "RssShmem"))
 
 
 def rows_of(metrics):
