@@ -59,7 +59,7 @@ def assert_kept_to_plan(output):
     assert train[-1]["arena_high_water_bytes"] == planned(output)
 
 
-STREAMED = dict(chunk_bytes="256KiB", n_persist=0, n_buffer=2, activation="swap", place=dict(embedding="cpu", head="cpu"))
+STREAMED = dict(chunk_bytes="1MiB", n_persist=0, n_buffer=2, activation="swap", place=dict(embedding="cpu", head="cpu"))
 
 
 def test_a_plan_by_hand_in_yaml_as_text_and_as_a_file(wide, long_data, tmp_path):
@@ -79,7 +79,7 @@ def test_a_plan_by_hand_in_yaml_as_text_and_as_a_file(wide, long_data, tmp_path)
 
 
 def test_exactly_the_peak_is_enough_and_one_byte_less_is_refused(model, long_data, tmp_path):
-    keys = dict(plan=dict(STREAMED, chunk_bytes="4KiB"), max_steps=200, save_steps=50, eval_steps=50, save_total_limit=2)
+    keys = dict(plan=dict(STREAMED, chunk_bytes="4KiB", n_buffer=9), max_steps=200, save_steps=50, eval_steps=50, save_total_limit=2)
     free = run(tmp_path, "free", model, long_data, **keys)
     peak = planned(free)
     capped = run(tmp_path, "capped", model, long_data, device_memory_limit=peak, **keys)
