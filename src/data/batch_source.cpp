@@ -34,16 +34,18 @@ void count_up(std::int32_t* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::int32_t>(i);
 }
 
-// Row lengths of unpacked steps: cutoff_len and its halves down to a sixteenth, in multiples of 8 (never above
-// cutoff_len: a model may have no more positions), none larger than the longest sample needs. Longest first.
-std::vector<std::int64_t> length_buckets(std::int64_t cutoff_len, std::int64_t longest) {
-  std::vector<std::int64_t> buckets;
-  for (const std::int64_t divisor : {1, 2, 4, 8, 16}) {
-    const std::int64_t part = std::max<std::int64_t>(8, round_up(ceil_div(cutoff_len, divisor), 8));
-    const std::int64_t bucket = divisor == 1 ? cutoff_len : std::min(cutoff_len, part);
-    if (!buckets.empty() && bucket == buckets.back()) continue;
-    if (!buckets.empty() && bucket >= longest) buckets.clear();
-    buckets.push_back(bucket);
+// What the longest row needs, and never above cutoff_len: a model may have no more positions.
+std::int64_t longest_bucket(std::int64_t cutoff_len, std::int64_t longest_row) {
+  constexpr std::int64_t kMultiple = 16;  // matrices whose sides are odd are slow
+  return std::min(cutoff_len, round_up(longest_row, kMultiple));
+}
+
+// Row lengths of unpacked steps: the longest and its halves down to a sixteenth, in multiples of 8. Longest first.
+std::vector<std::int64_t> length_buckets(std::int64_t longest) {
+  std::vector<std::int64_t> buckets = {longest};
+  for (const std::int64_t divisor : {2, 4, 8, 16}) {
+    const std::int64_t bucket = round_up(ceil_div(longest, divisor), 8);
+    if (bucket < buckets.back()) buckets.push_back(bucket);
   }
   return buckets;
 }
@@ -51,12 +53,12 @@ std::vector<std::int64_t> length_buckets(std::int64_t cutoff_len, std::int64_t l
 class Sampler : public BatchSource {
  public:
   Sampler(std::shared_ptr<const TokenFile> file, const SamplingOptions& options, RowIndex index)
-      : file_(std::move(file)), options_(options), index_(std::move(index)) {
-    if (options_.packing) {
-      buckets_ = {options_.cutoff_len};
-    } else {
-      buckets_ = length_buckets(options_.cutoff_len, index_.longest_piece);
-    }
+      : file_(std::move(file)),
+        options_(options),
+        index_(std::move(index)),
+        micro_batch_(std::min(options_.micro_batch, index_.rows())) {
+    const std::int64_t longest = longest_bucket(options_.cutoff_len, index_.longest_row);
+    buckets_ = options_.packing ? std::vector{longest} : length_buckets(longest);
   }
 
   std::int64_t rows() const override { return index_.rows(); }
@@ -70,7 +72,10 @@ class Sampler : public BatchSource {
     return shapes;
   }
 
-  Bytes step_bytes() const override { return options_.accumulation * batch_layout(shape_of(buckets_.front())).bytes; }
+  Bytes step_bytes() const override {
+    const std::int64_t most = ceil_div(std::min(rows_per_step(), rows()), micro_batch_);
+    return most * batch_layout(shape_of(buckets_.front())).bytes;
+  }
 
   StepBatch fill(std::int64_t step, std::byte* to) const override;
 
@@ -84,11 +89,11 @@ class Sampler : public BatchSource {
 
   BatchShape shape_of(std::int64_t row_tokens) const {
     BatchShape shape;
-    shape.rows = options_.micro_batch;
+    shape.rows = micro_batch_;
     shape.row_tokens = row_tokens;
     shape.packed = options_.packing;
     // A packed row may end in padding, which is a sample too.
-    shape.max_samples = shape.packed ? shape.rows * (samples_per_pack(options_.cutoff_len) + 1) : shape.rows;
+    shape.max_samples = shape.packed ? shape.rows * (index_.most_pieces + 1) : shape.rows;
     return shape;
   }
 
@@ -113,6 +118,7 @@ class Sampler : public BatchSource {
   const std::shared_ptr<const TokenFile> file_;
   const SamplingOptions options_;
   const RowIndex index_;
+  const std::int64_t micro_batch_;     // rows; no more than there are
   std::vector<std::int64_t> buckets_;  // longest first
 
   mutable std::mutex order_mutex_;
@@ -168,8 +174,8 @@ StepBatch Sampler::fill(std::int64_t step, std::byte* to) const {
   }
 
   StepBatch batch;
-  batch.shape = shape_of(options_.packing ? options_.cutoff_len : bucket_for(longest));
-  batch.micro_batches = ceil_div(count, options_.micro_batch);
+  batch.shape = shape_of(options_.packing ? buckets_.front() : bucket_for(longest));
+  batch.micro_batches = ceil_div(count, micro_batch_);
   batch.epoch = static_cast<double>(epoch) + static_cast<double>(first + count) / static_cast<double>(rows());
   const BatchLayout layout = batch_layout(batch.shape);
   const std::int64_t row_tokens = batch.shape.row_tokens;
@@ -182,7 +188,7 @@ StepBatch Sampler::fill(std::int64_t step, std::byte* to) const {
     const Arrays arrays = arrays_at(range, layout);
     std::int64_t samples = 0;
     for (std::int64_t r = 0; r < batch.shape.rows; ++r) {
-      const std::int64_t place = m * options_.micro_batch + r;
+      const std::int64_t place = m * micro_batch_ + r;
       const std::int64_t base = r * row_tokens;
       std::int64_t used = 0;  // tokens of this row
       const std::span<const Piece> pieces =
@@ -218,9 +224,8 @@ void check_options(const SamplingOptions& options) {
   }
   if (options.micro_batch < 1) fail(ExitCode::kConfig, "micro-batch: {} rows; at least 1", options.micro_batch);
   if (options.accumulation < 1) fail(ExitCode::kConfig, "accumulation: {}; at least 1", options.accumulation);
-  if (options.cutoff_len > kMostTokens / options.micro_batch) {
-    fail(ExitCode::kConfig, "cutoff_len {} x micro-batch {} is more than {} tokens", options.cutoff_len,
-         options.micro_batch, kMostTokens);
+  if (options.cutoff_len > kMostTokens) {
+    fail(ExitCode::kConfig, "cutoff_len: {}; at most {}", options.cutoff_len, kMostTokens);
   }
   if (options.accumulation > kMostAccumulation) {
     fail(ExitCode::kConfig, "accumulation: {}; at most {}", options.accumulation, kMostAccumulation);
@@ -237,6 +242,12 @@ std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const TokenFile> 
   if (index.rows() == 0) {
     fail(ExitCode::kData, "{}: none of its {} samples has a supervised token within cutoff_len {}: nothing to train on",
          file, tokens->samples(), options.cutoff_len);
+  }
+  const std::int64_t row_tokens = longest_bucket(options.cutoff_len, index.longest_row);
+  const std::int64_t micro_batch = std::min(options.micro_batch, index.rows());
+  if (row_tokens > kMostTokens / micro_batch) {
+    fail(ExitCode::kConfig, "{}: a micro-batch of {} rows of {} tokens has more than {}; lower cutoff_len or its rows",
+         file, micro_batch, row_tokens, kMostTokens);
   }
   return std::make_unique<Sampler>(std::move(tokens), options, std::move(index));
 }

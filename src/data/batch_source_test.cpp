@@ -106,7 +106,7 @@ using Row = std::vector<std::int64_t>;
 std::vector<Row> check_step(const Case& c, const Step& step) {
   const BatchShape& shape = step.batch.shape;
   const std::int64_t all = shape.tokens();
-  EXPECT_EQ(shape.rows, c.options.micro_batch);
+  EXPECT_LE(shape.rows, c.options.micro_batch);
   EXPECT_EQ(shape.packed, c.options.packing);
   EXPECT_LE(shape.row_tokens, c.options.cutoff_len);
   std::vector<Row> rows;
@@ -341,9 +341,37 @@ TEST(BatchSource, AStepTakesTheShortestBucketThatFits) {
 TEST(BatchSource, ShapesLongerThanAnySampleAreNotPlanned) {
   Case c{std::make_shared<NumberedTokens>(std::vector<std::int64_t>{100, 3}), {}};
   c.options.cutoff_len = 2048;
-  EXPECT_EQ(source_of(c)->shapes().front().row_tokens, 128);
+  EXPECT_EQ(source_of(c)->shapes().front().row_tokens, 112);
+  c.options.packing = true;
+  EXPECT_EQ(source_of(c)->shapes().front().row_tokens, 112);  // all in one row of 103
+  c.options.packing = false;
+  c.options.cutoff_len = 1 << 20;
+  std::vector<std::int64_t> planned;
+  for (const BatchShape& shape : source_of(c)->shapes()) planned.push_back(shape.row_tokens);
+  EXPECT_THAT(planned, ::testing::ElementsAre(112, 56, 32, 16, 8));
   c.options.cutoff_len = 30;  // not a multiple of 8, and no row may be longer
   EXPECT_EQ(source_of(c)->shapes().front().row_tokens, 30);
+}
+
+TEST(BatchSource, AMicroBatchHasNoMoreRowsThanTheDataAndTheSameSteps) {
+  for (const bool packing : {false, true}) {
+    std::vector<Step> steps;
+    for (const std::int64_t micro_batch : {3, 100000}) {
+      Case c{std::make_shared<NumberedTokens>(std::vector<std::int64_t>{30, 20, 31}), {}};
+      c.options.cutoff_len = 32;
+      c.options.packing = packing;
+      c.options.micro_batch = micro_batch;
+      c.options.accumulation = 4;
+      const auto source = source_of(c);
+      EXPECT_EQ(source->rows(), 3);
+      EXPECT_EQ(source->shapes().front().rows, 3);
+      EXPECT_EQ(source->steps_per_epoch(), 1);
+      steps.push_back(fill_step(*source, 0));
+      EXPECT_EQ(steps.back().batch.micro_batches, 1);
+      EXPECT_EQ(steps.back().batch.tokens, 81);
+    }
+    EXPECT_EQ(steps[0].bytes, steps[1].bytes);
+  }
 }
 
 TEST(BatchSource, SamplesWithoutATargetWithinTheCutoffAreDroppedAndCounted) {
@@ -390,8 +418,24 @@ TEST(BatchSource, OptionsOutOfRangeAreConfigFaults) {
   EXPECT_EQ(code_of([](SamplingOptions& o) { o.cutoff_len = 1; }), ExitCode::kConfig);
   EXPECT_EQ(code_of([](SamplingOptions& o) { o.micro_batch = 0; }), ExitCode::kConfig);
   EXPECT_EQ(code_of([](SamplingOptions& o) { o.accumulation = 0; }), ExitCode::kConfig);
-  EXPECT_EQ(code_of([](SamplingOptions& o) { o.cutoff_len = 1 << 30; }), ExitCode::kConfig);
-  EXPECT_EQ(code_of([](SamplingOptions& o) { o.cutoff_len = 1 << 20; }), ExitCode::kDone);
+  EXPECT_EQ(code_of([](SamplingOptions& o) { o.cutoff_len = std::int64_t{1} << 31; }), ExitCode::kConfig);
+  EXPECT_EQ(code_of([](SamplingOptions& o) { o.cutoff_len = 1 << 30; }), ExitCode::kDone);
+}
+
+TEST(BatchSource, AMicroBatchOfMoreTokensThanIndicesCountIsAConfigFault) {
+  std::vector<std::int64_t> lengths(2047, 2);
+  lengths.push_back(1 << 20);
+  Case c{std::make_shared<NumberedTokens>(lengths), {}};
+  c.options.cutoff_len = 1 << 20;
+  c.options.micro_batch = 2047;
+  EXPECT_NO_THROW(source_of(c));
+  c.options.micro_batch = 1 << 20;
+  try {
+    source_of(c);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+  }
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -21,14 +21,15 @@ struct SamplingOptions {
   bool packing = false;
   bool shuffle = true;
   std::uint64_t seed = 42;
-  std::int64_t micro_batch = 8;  // rows
+  std::int64_t micro_batch = 8;  // rows; a source with fewer plans for those that it has
   std::int64_t accumulation = 1;
 };
 
 // The order of rows: an epoch visits every row once, in an order that is a function of (seed, epoch) only. A row is one
 // sample, or (packing) several whole samples of at most cutoff_len tokens together; packs are made once, from (seed),
 // so every epoch has the same number of steps. Step s takes the next micro_batch x accumulation rows of the epoch, the
-// last step of an epoch what is left; its last micro-batch is filled up with rows of padding.
+// last step of an epoch what is left; its last micro-batch is filled up with rows of padding. Planned rows are as long
+// as the data needs, cutoff_len at most.
 struct StepBatch {
   BatchShape shape;                    // of every micro-batch of this step
   std::int64_t micro_batches = 0;      // <= accumulation: a shorter last update of an epoch is still an update

@@ -100,6 +100,17 @@ std::vector<std::int64_t> assign_packs(const std::vector<Piece>& pieces, const s
   return pack_of;
 }
 
+void measure_rows(RowIndex& index) {
+  for (std::size_t row = 0; row + 1 < index.begins.size(); ++row) {
+    std::int64_t tokens = 0;
+    for (std::int64_t i = index.begins[row]; i < index.begins[row + 1]; ++i) {
+      tokens += index.pieces[static_cast<std::size_t>(i)].length;
+    }
+    index.longest_row = std::max(index.longest_row, tokens);
+    index.most_pieces = std::max(index.most_pieces, index.begins[row + 1] - index.begins[row]);
+  }
+}
+
 }  // namespace
 
 std::int64_t samples_per_pack(std::int64_t cutoff_len) { return std::max<std::int64_t>(4, ceil_div(cutoff_len, 16)); }
@@ -107,12 +118,11 @@ std::int64_t samples_per_pack(std::int64_t cutoff_len) { return std::max<std::in
 RowIndex index_rows(const TokenFile& file, const SamplingOptions& options) {
   RowIndex index;
   std::vector<Piece> pieces = cut_pieces(file, options, &index.dropped_samples);
-  for (const Piece& piece : pieces) index.longest_piece = std::max<std::int64_t>(index.longest_piece, piece.length);
-
   if (!options.packing) {
     index.pieces = std::move(pieces);
     index.begins.resize(index.pieces.size() + 1);
     std::iota(index.begins.begin(), index.begins.end(), std::int64_t{0});
+    measure_rows(index);
     return index;
   }
 
@@ -137,6 +147,7 @@ RowIndex index_rows(const TokenFile& file, const SamplingOptions& options) {
     const auto pack = static_cast<std::size_t>(pack_of[static_cast<std::size_t>(i)]);
     index.pieces[static_cast<std::size_t>(next[pack]++)] = pieces[static_cast<std::size_t>(i)];
   }
+  measure_rows(index);
   return index;
 }
 

@@ -19,7 +19,8 @@ struct RowIndex {
   std::vector<Piece> pieces;         // in row order
   std::vector<std::int64_t> begins;  // row r holds pieces [begins[r], begins[r + 1])
   std::int64_t dropped_samples = 0;
-  std::int64_t longest_piece = 0;
+  std::int64_t longest_row = 0;  // tokens
+  std::int64_t most_pieces = 0;  // of a row
   std::int64_t rows() const { return static_cast<std::int64_t>(begins.size()) - 1; }
 };
 
