@@ -38,7 +38,9 @@ def detect_form(value: dict) -> str:
     for key, form in _KEYS.items():
         if key in value:
             return form
-    keys = ", ".join(sorted(map(str, value))[:8]) or "none"
+    if not value:
+        raise BadRecord(f"the record is empty; expected one of the keys {', '.join(_KEYS)}")
+    keys = ", ".join(sorted(map(str, value))[:8])
     raise BadRecord(f"unknown form: it has the keys {keys}; expected one of {', '.join(_KEYS)}")
 
 

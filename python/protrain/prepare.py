@@ -19,7 +19,7 @@ from .errors import CONFIG, DATA, FILES, INTERRUPTED, TERMINATED, BadRecord, Com
 from .forms import FORMS, detect_form, messages_of, text_of, tokens_of
 from .records import Record, expand_inputs, read_records
 from .show import show_sample, show_token_file
-from .token_file import TokenFileWriter
+from .token_file import TokenFileWriter, is_token_file
 from .tokenizer import Rendered, Tokenizer
 
 # Records tokenised in one call (in parallel inside the tokenizers library): whichever is reached first.
@@ -180,11 +180,19 @@ def _hyphenated(word: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
+def _with_plain_names(words: list[str]) -> list[str]:
+    """Words behind "--" are inputs, whatever they begin with."""
+    end = words.index("--") if "--" in words else len(words)
+    options = words[: end - 1] if end < len(words) and words[end - 1 : end] == ["--input"] else words[:end]
+    return [_hyphenated(word) for word in options] + [f"--input={name}" for name in words[end + 1 :]]
+
+
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="protrain prepare", description=__doc__.splitlines()[0])
     parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="local model folder with a tokenizer")
-    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files or globs; .ptk with --show")
+    parser.add_argument("--input", nargs="+", action="extend", required=True, metavar="FILE", help="files or globs; .ptk with --show")
     parser.add_argument("--output", type=Path, metavar="OUT.ptk")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT.ptk whatever it is, not only a token file")
     parser.add_argument("--form", choices=("auto", *FORMS), default="auto", help="auto: from the keys of each file")
     parser.add_argument("--vocabulary", type=int, default=0, metavar="N", help="of the model: ids are below it")
     parser.add_argument("--max-samples", type=int, metavar="N", default=0, help="read N records at most; 0 = all")
@@ -197,13 +205,17 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--skip-bad", action="store_true", help="skip and count bad records")
     parser.add_argument("--show", type=int, metavar="N", help="print N samples: + is supervised, - is not")
     words = sys.argv[1:] if argv is None else argv
-    args = parser.parse_args([_hyphenated(word) for word in words])
+    args = parser.parse_args(_with_plain_names(words))
     if args.output is None and args.show is None:
         parser.error("one of --output and --show is needed")
     for name, least in (("vocabulary", 0), ("max_samples", 0), ("show", 1)):
         if getattr(args, name) is not None and getattr(args, name) < least:
             parser.error(f"--{name.replace('_', '-')}: {getattr(args, name)}; at least {least}")
     return args
+
+
+def _holds_something_else(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0 and not is_token_file(path)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -213,6 +225,10 @@ def run(args: argparse.Namespace) -> None:
             raise CommandError(CONFIG, f"--output: {args.output} is a folder; it must be a file")
         if args.output.exists() and any(args.output.samefile(path) for path in paths if path.exists()):
             raise CommandError(CONFIG, f"--output: {args.output} is an input too; give another file")
+        if not args.overwrite and _holds_something_else(args.output):
+            raise CommandError(
+                CONFIG, f"--output: {args.output} is there and no token file; give another name, or --overwrite"
+            )
     tokenizer = None
     if args.tokenizer is not None:
         tokenizer = Tokenizer(args.tokenizer, bos=args.append_bos, eos=not args.no_eos)

@@ -63,6 +63,8 @@ def _read_text(path: Path) -> Record:
         text = path.read_bytes().removeprefix(_BOM).decode("utf-8")
     except UnicodeDecodeError as error:
         return Record(str(path), None, f"not UTF-8 (byte {error.start})")
+    if not text.strip():
+        raise CommandError(DATA, f"{path}: the file is empty but for white space")
     return Record(str(path), {"text": text.replace("\r\n", "\n")})
 
 

@@ -73,6 +73,12 @@ def xxh64(data: bytes, seed: int = 0) -> int:
     return value ^ (value >> 32)
 
 
+def is_token_file(path: Path) -> bool:
+    """By its first bytes."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
 def _create_locked(path: Path) -> BinaryIO:
     """A new file, locked for as long as it is open: that tells a writer at work from a dead one, on other machines too."""
     while True:

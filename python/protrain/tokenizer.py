@@ -21,6 +21,8 @@ PLAIN_TEMPLATE = (
     "{% else %}{{ '### Instruction:\\n' + message['content'] + '\\n\\n' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}"
 )
+# What a tokenizer's entries can lie in. Without any, the library may make an empty tokenizer and say nothing.
+_VOCABULARY_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model", "*.tiktoken")
 # Longer texts are tokenised in parts and so many characters a call, so that memory does not grow with a document: while
 # they work, the tokenizers library holds some 200 bytes a token, against 8 in what is kept.
 _PART_CHARACTERS = 1 << 18
@@ -44,6 +46,8 @@ def _load(folder: Path):
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if not folder.is_dir():
         raise CommandError(FILES, f"{folder}: no such folder; {named('--tokenizer')} takes a local model folder")
+    if not any(True for name in _VOCABULARY_FILES for _ in folder.glob(name)):
+        raise CommandError(FILES, f"{folder / 'tokenizer.json'}: is missing; {named('--tokenizer')} takes a folder with a tokenizer")
     import transformers
 
     try:

@@ -100,6 +100,7 @@ BYE = {"role": "assistant", "content": "bye"}
     "record,why",
     [
         ({"other": 1}, "unknown form: it has the keys other; expected one of"),
+        ({}, "the record is empty; expected one of the keys"),
         ({"messages": []}, "messages must be a list"),
         ({"messages": [USER]}, "no assistant turn"),
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content must be a string"),
@@ -192,7 +193,7 @@ def test_arguments_and_folders_have_their_own_exit_codes(tmp_path, tokenizers, p
     assert code == 5 and "no such folder" in err
     (tmp_path / "hollow").mkdir()
     code, _, err = prepare("--tokenizer", tmp_path / "hollow", "--input", source, "--output", out)
-    assert code == 5 and "holds no tokenizer" in err
+    assert code == 5 and "hollow/tokenizer.json: is missing" in err
     (tmp_path / "hollow" / "tokenizer.json").write_text("{}")
     code, _, err = prepare("--tokenizer", tmp_path / "hollow", "--input", source, "--output", out)
     assert code == 5 and "tokenizer.json: not a tokenizer" in err
@@ -280,3 +281,32 @@ def test_options_are_spelt_as_keys_too(fault):
     content = b"".join(lines_of([*TEXTS[:3], {"text": 5}]))
     assert fault(content, "--max_samples=2", "--train_on_inputs", "--skip_bad")[::2] == (0, 2)
     assert fault(content, "--max-samples", 0, "--skip-bad")[::2] == (0, 3)
+
+
+def test_a_file_that_is_no_token_file_is_not_written_over(tmp_path, tokenizers, prepare):
+    source, out = tmp_path / "data.txt", tmp_path / "thesis.docx"
+    source.write_text("the quick brown fox\n" * 50)
+    words = ("--tokenizer", tokenizers["plain"], "--input", source, "--output", out)
+    out.write_text("years of work")
+    code, _, err = prepare(*words)
+    assert code == 2 and "thesis.docx is there and no token file" in err and err.count("\n") == 1
+    assert out.read_text() == "years of work"
+    assert prepare(*words, "--overwrite")[0] == 0
+    assert prepare(*words)[0] == 0  # a token file by now
+    assert len(TokenFile(out)) == 1
+
+
+def test_a_text_of_white_space_is_an_empty_file(fault):
+    code, message, _ = fault(b" \n\t\r\n", name="blank.txt")
+    assert code == 4 and "blank.txt: the file is empty" in message
+
+
+@pytest.mark.parametrize("name", ["--x_y.jsonl", "a,b.jsonl", "-q.jsonl"])
+def test_names_that_look_like_options_can_be_given(tmp_path, tokenizers, prepare, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / name, TEXTS[:3])
+    words = ("--tokenizer", tokenizers["plain"], "--output", "x.ptk")
+    assert prepare(*words, f"--input={name}", f"--input={name}")[0] == 0
+    assert len(TokenFile(tmp_path / "x.ptk")) == 6
+    assert prepare(*words, "--input", "--", name)[0] == 0
+    assert len(TokenFile(tmp_path / "x.ptk")) == 3
