@@ -88,13 +88,12 @@ class TestStore {
   TestStore(ModelSpec spec, DType compute, Bytes chunk_bytes = kMiB) : spec_(std::move(spec)) {
     shape_.compute = compute;
     shape_.train_shapes = {{.rows = 1, .row_tokens = 4, .max_samples = 1}};
-    plan_.chunk_bytes = chunk_bytes;
-    plan_.activation.assign(spec_.blocks.size(), Activation::kKeep);
+    plan_ = resident_plan(spec_, shape_, chunk_bytes);
     chunks_ = make_chunks(spec_, plan_.chunk_bytes, compute);
-    layout_ = layout(spec_, chunks_, shape_, plan_);
+    layout_ = parts_layout(chunks_, compute, std::array{Part::kWeight, Part::kResidual, Part::kM, Part::kV});
     device_ = make_cpu_device();
-    std::byte* arena = device_->arena(Tier::kDevice, layout_.bytes(Tier::kDevice));
-    store_ = std::make_unique<ChunkStore>(spec_, chunks_, layout_, shape_, *device_, arena);
+    arena_ = std::make_unique<Arena>(*device_, Tier::kDevice, layout_.bytes(Tier::kDevice));
+    store_ = std::make_unique<ChunkStore>(spec_, chunks_, layout_, shape_, plan_, *device_, Arenas{arena_.get()});
   }
 
   ChunkStore& operator*() { return *store_; }
@@ -154,6 +153,7 @@ class TestStore {
   std::vector<Chunk> chunks_;
   Layout layout_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<Arena> arena_;
   std::unique_ptr<ChunkStore> store_;
 };
 

@@ -70,4 +70,20 @@ void assign_addresses(Layout& layout, std::vector<std::vector<Interval>> lives) 
   layout.entries = std::move(kept);
 }
 
+Layout parts_layout(const std::vector<Chunk>& chunks, DType compute, std::span<const Part> parts) {
+  Layout layout;
+  Bytes end = 0;
+  for (Id chunk = 0; chunk < static_cast<Id>(chunks.size()); ++chunk) {
+    for (int i = 0; i < kParts; ++i) {
+      const auto part = static_cast<Part>(i);
+      const bool only_bf16 = part == Part::kResidual || part == Part::kAccumulator;
+      if (std::ranges::find(parts, part) == parts.end() || (only_bf16 && compute == DType::kF32)) continue;
+      const Bytes bytes = chunks[static_cast<std::size_t>(chunk)].elements * size_of(part_dtype(part, compute));
+      layout.entries.push_back({Region::kState, chunk * kParts + i, {Tier::kDevice, end, bytes}, true});
+      end += round_up(bytes, kAlignment);
+    }
+  }
+  return layout;
+}
+
 }  // namespace protrain

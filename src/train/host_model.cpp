@@ -1,32 +1,18 @@
 #include "train/host_model.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/cgroup.h"
 #include "base/error.h"
 #include "train/host_memory.h"
 
 namespace protrain {
-namespace {
-
-Layout weights_layout(const std::vector<Chunk>& chunks) {
-  Layout layout;
-  Bytes end = 0;
-  for (Id chunk = 0; chunk < static_cast<Id>(chunks.size()); ++chunk) {
-    const Bytes bytes = chunks[static_cast<std::size_t>(chunk)].elements * size_of(DType::kF32);
-    layout.entries.push_back(
-        {Region::kState, chunk * kParts + static_cast<Id>(Part::kWeight), {Tier::kDevice, end, bytes}, true});
-    end += round_up(bytes, kAlignment);
-  }
-  return layout;
-}
-
-}  // namespace
 
 HostModel::HostModel(const ModelSpec& spec)
     : plan_(resident_plan(spec, shape_, Plan{}.chunk_bytes)),
       chunks_(make_chunks(spec, plan_.chunk_bytes, DType::kF32)),
-      layout_(weights_layout(chunks_)),
+      layout_(parts_layout(chunks_, DType::kF32, std::array{Part::kWeight})),
       device_(make_cpu_device()) {
   const Bytes bytes = layout_.bytes(Tier::kDevice);
   if (const Bytes limit = std::max<Bytes>(0, host_memory_limit() - host_memory().resident); bytes > limit) {

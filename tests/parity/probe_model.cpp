@@ -1,6 +1,7 @@
 #include "probe_model.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -58,9 +59,12 @@ class Run {
         spec_(make_spec(arch_)),
         shape_(run_shape(options)),
         chunks_(make_chunks(spec_, options.chunk_bytes, options.compute)),
-        layout_(layout(spec_, chunks_, shape_, plan())),
+        plan_(resident_plan(spec_, shape_, options.chunk_bytes)),
+        layout_(parts_layout(chunks_, options.compute,
+                             std::array{Part::kWeight, Part::kResidual, Part::kGradient, Part::kAccumulator})),
         device_(make_cpu_device()),
-        store_(spec_, chunks_, layout_, shape_, *device_, device_->arena(Tier::kDevice, layout_.bytes(Tier::kDevice))),
+        arena_(*device_, Tier::kDevice, layout_.bytes(Tier::kDevice)),
+        store_(spec_, chunks_, layout_, shape_, plan_, *device_, Arenas{&arena_}),
         stream_(device_->stream("compute")) {
     if (options.random_seed) {
       fill_random(store_, *options.random_seed);
@@ -103,13 +107,6 @@ class Run {
     if (shape.train_shapes.empty()) shape.train_shapes.push_back({1, 8, 1, false});
     return shape;
   }
-  Plan plan() const {
-    Plan plan;
-    plan.chunk_bytes = options_.chunk_bytes;
-    plan.activation.assign(spec_.blocks.size(), options_.recompute ? Activation::kRecompute : Activation::kKeep);
-    return plan;
-  }
-
   NamedTensor gradient(Id id, Id chunk) const {
     const ParameterSpec& parameter = spec_.parameters[static_cast<std::size_t>(id)];
     const std::int64_t elements = parameter.elements();
@@ -189,8 +186,10 @@ class Run {
   const ModelSpec spec_;
   const RunShape shape_;
   const std::vector<Chunk> chunks_;
+  const Plan plan_;
   const Layout layout_;
   std::unique_ptr<Device> device_;
+  Arena arena_;
   ChunkStore store_;
   std::unique_ptr<Stream> stream_;
   std::vector<std::unique_ptr<Block>> blocks_;
