@@ -46,6 +46,13 @@ void check_attention_dropout(const ConfigReader& config, const std::string& key,
                                       dropout, key));
 }
 
+// 0 is what a family without the dropout does anyway.
+void refuse_without_effect(std::string_view key, std::optional<double> asked, double taken, std::string_view family) {
+  if (!asked || *asked == taken) return;
+  fail(ExitCode::kConfig, "{}: {} would have no effect: models of type {} have no such dropout; remove the key", key,
+       *asked, family);
+}
+
 void check_head_width(const ConfigReader& config, const Architecture& arch, const std::string& key) {
   if (arch.hidden % arch.heads != 0) config.wrong(key, fmt::format("a divisor of the hidden size {}", arch.hidden));
 }
@@ -253,8 +260,7 @@ Architecture parse_llama_like(const ConfigReader& config, Family family, const A
   arch.qk_norm = family == Family::kQwen3;
   arch.tied = config.flag("tie_word_embeddings", false);
   arch.activation = activation(config, "hidden_act", "silu");
-  const double std = config.number("initializer_range", 0.02);
-  arch.init_std = std == 0 ? 0.02 : std;
+  arch.init_std = config.number("initializer_range", 0.02);
   arch.pad_token = pad_token(config, arch.vocabulary, -1);
   check_attention_dropout(config, "attention_dropout", 0, overrides);
   // It cut matrices into slices whose products are the same; transformers' layers no longer read it.
@@ -286,6 +292,8 @@ Architecture parse_architecture(const std::string& config_json, const std::strin
     default: arch = parse_llama_like(config, found->second, overrides); break;
   }
   arch.family = found->second;
+  refuse_without_effect("embedding_dropout", overrides.embedding_dropout, arch.embedding_dropout, found->first);
+  refuse_without_effect("residual_dropout", overrides.residual_dropout, arch.residual_dropout, found->first);
   arch.window.resize(static_cast<std::size_t>(arch.layers), 0);
   if (arch.init_std < 0) config.wrong(arch.family == Family::kOpt ? "init_std" : "initializer_range", "0 or more");
   return arch;

@@ -47,6 +47,11 @@ TEST(ParseArchitecture, HeadDimOfTheFileWinsOverTheQuotient) {
   EXPECT_EQ(parse_architecture(llama(R"(, "head_dim": null)"), "f").head_dim, 16);
 }
 
+TEST(ParseArchitecture, WeightsMayBeDrawnWithoutAnySpread) {
+  EXPECT_EQ(parse_architecture(llama(R"(, "initializer_range": 0)"), "f").init_std, 0);
+  EXPECT_EQ(parse_architecture(llama(), "f").init_std, 0.02);
+}
+
 TEST(ParseArchitecture, QwenThreeHasHeadsOf128UnlessToldOtherwise) {
   std::string config = llama(R"(, "num_key_value_heads": 2)");
   config.replace(config.find("llama"), 5, "qwen3");
@@ -161,6 +166,24 @@ TEST(ParseArchitecture, WhatIsWrongOrMissingIsNamed) {
     const std::string message = refusal(one.config, ExitCode::kFiles);
     for (const std::string& word : one.words) EXPECT_THAT(message, HasSubstr(word));
   }
+}
+
+TEST(ParseArchitecture, ADropoutThatTheFamilyDoesNotHaveIsRefused) {
+  const auto code_of = [](const std::string& config, const ArchitectureOverrides& overrides) {
+    try {
+      parse_architecture(config, "f", overrides);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ExitCode::kDone;
+  };
+  const std::string opt = R"({"model_type": "opt", "hidden_size": 8, "ffn_dim": 8, "num_hidden_layers": 1,
+                              "num_attention_heads": 2, "vocab_size": 7})";
+  EXPECT_EQ(code_of(llama(), {.residual_dropout = 0.1}), ExitCode::kConfig);
+  EXPECT_EQ(code_of(llama(), {.embedding_dropout = 0.1}), ExitCode::kConfig);
+  EXPECT_EQ(code_of(llama(), {.residual_dropout = 0, .embedding_dropout = 0}), ExitCode::kDone);
+  EXPECT_EQ(code_of(opt, {.residual_dropout = 0.2}), ExitCode::kDone);
+  EXPECT_EQ(code_of(opt, {.embedding_dropout = 0.1}), ExitCode::kConfig);
 }
 
 TEST(ParseArchitecture, TheRunMaySwitchDropoutOff) {
