@@ -314,7 +314,8 @@ void apply_overrides(TrainConfig& config, std::span<const std::string> overrides
     } else if (flag) {
       value = "true";
     } else {
-      fail(ExitCode::kConfig, "{}: {} has no value; write {} VALUE", where, word, word);
+      fail(ExitCode::kConfig, "{}: {} has no value; write {} VALUE, or {}=VALUE for one that begins with --", where,
+           word, word, word);
     }
 
     const bool list = std::holds_alternative<std::vector<std::string> TrainConfig::*>(key->member) ||
@@ -323,8 +324,12 @@ void apply_overrides(TrainConfig& config, std::span<const std::string> overrides
       reset(config, *key);
     } else if (list) {
       std::vector<std::string> values;
-      for (const std::string_view part : split(value, ',')) values.emplace_back(part);
-      if (value.empty()) values.clear();
+      std::error_code absent;
+      if (std::filesystem::exists(value, absent)) {
+        values = {value};  // one file whose name has a comma
+      } else if (!value.empty()) {
+        for (const std::string_view part : split(value, ',')) values.emplace_back(part);
+      }
       set_key(config, *key, where, std::move(values), true);
     } else {
       set_key(config, *key, where, {value}, false);

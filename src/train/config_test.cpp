@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <random>
 
 #include "base/error.h"
@@ -52,6 +53,15 @@ TEST(ConfigTest, NumbersBelowTheirLeastOrTooLargeAreRefusedForEveryKey) {
       EXPECT_THAT(refusal(line), AllOf(HasSubstr("run.yaml:1"), HasSubstr(std::string(key.name)))) << line;
     }
   }
+}
+
+TEST(ConfigTest, AFileWhoseNameHasACommaIsOneFileAndOneMayBeginWithDashes) {
+  const std::string comma = testing::TempDir() + "a,b.jsonl";
+  std::ofstream(comma) << "x";
+  EXPECT_THAT(parse("", {"--train_file", comma}).train_file, ElementsAre(comma));
+  EXPECT_THAT(parse("", {"--train_file", "c,d.jsonl"}).train_file, ElementsAre("c", "d.jsonl"));
+  EXPECT_THAT(parse("", {"--train_file=--x.jsonl"}).train_file, ElementsAre("--x.jsonl"));
+  EXPECT_THAT(refused("", {"--train_file", "--x.jsonl"}), HasSubstr("--train_file=VALUE"));
 }
 
 TEST(ConfigTest, DefaultsAreThoseOfTransformers) {

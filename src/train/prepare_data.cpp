@@ -137,10 +137,10 @@ ExitCode known_exit_code(int status) {
 void run_prepare(const std::vector<fs::path>& inputs, const fs::path& tokenizer,
                  const std::vector<std::string>& options, const fs::path& output) {
   std::vector<std::string> command = {python_executable(), "-m", "protrain.prepare"};
-  if (has_tokenizer(tokenizer)) command.insert(command.end(), {"--tokenizer", tokenizer.string()});
-  command.emplace_back("--input");
-  for (const fs::path& input : inputs) command.push_back(input.string());
-  command.insert(command.end(), {"--output", output.string()});
+  if (has_tokenizer(tokenizer)) command.insert(command.end(), {"--tokenizer=" + tokenizer.string()});
+  // One word each: a name may begin with "--".
+  for (const fs::path& input : inputs) command.push_back("--input=" + input.string());
+  command.insert(command.end(), {"--output", output.string(), "--overwrite"});  // what was cached may be damaged
   command.insert(command.end(), options.begin(), options.end());
 
   // The last line of a failure is its message, so a line is logged when the next one comes.
