@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "checkpoint/folder_names.h"
+#include "checkpoint/json_files.h"
 
 namespace protrain {
 namespace {
@@ -67,6 +68,12 @@ Mark read_mark(Files& files, const fs::path& folder) {
   return mark;
 }
 
+bool is_state_of_ours(Files& files, const fs::path& path) try {
+  return files.exists(path) && (parse_trainer_state(files.read_text(path), path.string()), true);
+} catch (const Error&) {
+  return false;
+}
+
 }  // namespace
 
 void write_commit_mark(Files& files, const fs::path& folder, const std::map<std::string, FileDigest>& digests) {
@@ -95,6 +102,17 @@ std::string commit_fault(Files& files, const fs::path& folder) try {
   return {};
 } catch (const Error& error) {
   return error.what();
+}
+
+void check_saved(Files& files, const fs::path& folder) {
+  // trainer_state.json and the name checkpoint-<step> are other programs' too.
+  const bool marked = files.exists(folder / kCommitFile);
+  const bool ours = marked || files.exists(folder / kFirstMomentFile) || files.exists(folder / kSecondMomentFile) ||
+                    is_state_of_ours(files, folder / kTrainerStateFile);
+  if (!ours) return;
+  if (const std::string fault = commit_fault(files, folder); !fault.empty()) {
+    fail(ExitCode::kFiles, "{}: not a complete checkpoint: {}; give another checkpoint", folder.string(), fault);
+  }
 }
 
 std::map<std::string, FileDigest> committed_files(Files& files, const fs::path& folder) {

@@ -18,6 +18,10 @@ void write_commit_mark(Files&, const std::filesystem::path& folder, const std::m
 // line. Reads no content: that is VerifyingFiles' part.
 std::string commit_fault(Files&, const std::filesystem::path& folder);
 
+// Before a model is read out of `folder`. Error(kFiles) naming what is missing when it is a training checkpoint of this
+// program whose save did not finish, or that lost files since. Of any other folder nothing.
+void check_saved(Files&, const std::filesystem::path& folder);
+
 // What the mark says, of a folder without a commit_fault.
 std::map<std::string, FileDigest> committed_files(Files&, const std::filesystem::path& folder);
 

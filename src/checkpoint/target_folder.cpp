@@ -1,5 +1,11 @@
 #include "checkpoint/target_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+
 #include "base/error.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/folder_names.h"
@@ -30,6 +36,26 @@ std::optional<std::string> run_file_in(Files& files, const fs::path& folder) {
   });
 }
 
+bool has_live_run(const fs::path& folder) {
+  const int descriptor = open((folder / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool live = flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(descriptor);
+  return live;
+}
+
+// A model in a checkpoint would be taken for its files, and go with it.
+void refuse_inside_run(Files& files, const char* command, const fs::path& to) {
+  std::error_code unknown;
+  const fs::path full = fs::weakly_canonical(fs::absolute(to), unknown);
+  for (fs::path folder = full.parent_path(); folder.has_relative_path(); folder = folder.parent_path()) {
+    const bool checkpoint = files.exists(folder / kCommitFile);
+    if (!checkpoint && !has_live_run(folder)) continue;
+    fail(ExitCode::kConfig, "{}: {} lies in {}, which is {}; give another folder", command, to.string(),
+         folder.string(), checkpoint ? "a checkpoint" : "the output_dir of a run that is going on");
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> weight_file_in(Files& files, const fs::path& folder) {
@@ -45,6 +71,7 @@ std::optional<std::string> model_file_in(Files& files, const fs::path& folder) {
 }
 
 void check_model_target(Files& files, const char* command, const fs::path& from, const fs::path& to, bool overwrite) {
+  refuse_inside_run(files, command, to);
   std::error_code absent;
   const fs::file_status status = fs::status(to, absent);
   if (!fs::exists(status)) return;

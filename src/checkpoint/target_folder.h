@@ -16,8 +16,9 @@ std::optional<std::string> model_file_in(Files&, const std::filesystem::path& fo
 std::optional<std::string> weight_file_in(Files&, const std::filesystem::path& folder);  // weights of any format alone
 
 // Before `command` ("export", "init") writes a model to `to`, made from `from`. Error(kConfig) naming the file found:
-// unless `overwrite`, for a folder that holds a model; always, for one that holds a checkpoint or a run, and for a path
-// that is no folder. init into the folder of its config.json is no harm while that holds no weights.
+// unless `overwrite`, for a folder that holds a model; always, for one that holds a checkpoint or a run, for a path
+// that is no folder, and for one inside a checkpoint or the output of a run that is going on. init into the folder of
+// its config.json is no harm while that holds no weights.
 void check_model_target(Files&, const char* command, const std::filesystem::path& from, const std::filesystem::path& to,
                         bool overwrite);
 

@@ -1,7 +1,10 @@
 #include "checkpoint/training_checkpoint.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <limits>
 #include <map>
@@ -12,6 +15,7 @@
 #include "checkpoint/commit_mark.h"
 #include "checkpoint/digest_files.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/target_folder.h"
 #include "checkpoint/test_store.h"
 
 namespace protrain {
@@ -44,6 +48,42 @@ class TrainingCheckpoint : public testing::Test {
   static constexpr const char* kExtra = R"({"loss":0.1234567890123456789,"list":[1,{"b":2,"a":null}]})";
   TemporaryFolder folder_;
 };
+
+TEST_F(TrainingCheckpoint, AModelIsNotReadOutOfASaveThatIsNotWhole) {
+  TestStore store(test_spec(false), DType::kBf16);
+  const auto fault = [](const fs::path& folder) {
+    return error_of(ExitCode::kFiles, [&] { check_saved(real_files(), folder); });
+  };
+  const fs::path unmarked = save(store, 1), robbed = save(store, 2), foreign = save(store, 3);
+  EXPECT_NO_THROW(check_saved(real_files(), unmarked));
+  fs::remove(unmarked / "COMMITTED");
+  EXPECT_THAT(fault(unmarked), HasSubstr("checkpoint-1/COMMITTED is missing: its save did not finish"));
+  fs::remove(unmarked / "optimizer_m.safetensors");
+  fs::remove(unmarked / "optimizer_v.safetensors");
+  EXPECT_THAT(fault(unmarked), HasSubstr("its save did not finish"));  // one of save_only_model
+  fs::remove(robbed / "tokenizer.json");
+  fs::remove(robbed / "optimizer_v.safetensors");
+  EXPECT_THAT(fault(robbed), HasSubstr("optimizer_v.safetensors is missing"));
+  // Another program's checkpoint-3 is a model folder like any other.
+  for (const char* name : {"COMMITTED", "optimizer_m.safetensors", "optimizer_v.safetensors"}) {
+    fs::remove(foreign / name);
+  }
+  real_files().write_text(foreign / "trainer_state.json", R"({"global_step": 3, "log_history": []})", false);
+  EXPECT_NO_THROW(check_saved(real_files(), foreign));
+}
+
+TEST_F(TrainingCheckpoint, NoModelIsWrittenInsideACheckpointOrALiveRun) {
+  TestStore store(test_spec(false), DType::kBf16);
+  const fs::path saved = save(store, 1);
+  const auto check = [&](const fs::path& to) { check_model_target(real_files(), "export", saved, to, true); };
+  EXPECT_THAT(error_of(ExitCode::kConfig, [&] { check(saved / "a" / "b"); }), HasSubstr("a checkpoint"));
+  EXPECT_NO_THROW(check(folder_.path() / "hf"));
+  const int lock = open((folder_.path() / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  ASSERT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
+  EXPECT_THAT(error_of(ExitCode::kConfig, [&] { check(folder_.path() / "hf"); }), HasSubstr("a run that is going on"));
+  close(lock);
+  EXPECT_NO_THROW(check(folder_.path() / "hf"));
+}
 
 TEST_F(TrainingCheckpoint, EveryBitComesBackWhateverChunksDtypesAndTies) {
   for (const bool tied : {false, true}) {

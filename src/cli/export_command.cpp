@@ -18,6 +18,7 @@ int export_command(const ExportArguments& arguments) {
     fail(ExitCode::kConfig, "export: {} is where the model comes from; give another folder to write", arguments.to);
   }
   check_model_target(files, "export", arguments.from, arguments.to, arguments.overwrite);
+  check_saved(files, arguments.from);
   // A checkpoint knows what its files must hold; of another folder this is empty.
   VerifyingFiles verifying(files, arguments.from, committed_files(files, arguments.from));
   const auto source = open_model_folder(verifying, arguments.from);

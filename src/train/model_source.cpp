@@ -1,6 +1,7 @@
 #include "train/model_source.h"
 
 #include "base/error.h"
+#include "checkpoint/commit_mark.h"
 
 namespace protrain {
 namespace fs = std::filesystem;
@@ -31,6 +32,7 @@ std::unique_ptr<ModelSource> open_model(Files& files, const TrainConfig& config)
                                            .residual_dropout = config.residual_dropout,
                                            .embedding_dropout = config.embedding_dropout};
   const bool weights = !config.model_name_or_path.empty();
+  if (weights) check_saved(files, config.model_name_or_path);
   auto model = weights ? open(files, config.model_name_or_path, true, "model_name_or_path", overrides)
                        : open(files, config.config_name, false, "config_name", overrides);
   if (!config.tokenizer_name.empty()) {
