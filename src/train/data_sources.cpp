@@ -22,6 +22,20 @@ bool all_supervised(const TokenFile& file) {
   return std::ranges::all_of(supervised, [](std::uint8_t bit) { return bit != 0; });
 }
 
+void check_end_token(const TrainConfig& config, const ModelSpec& spec) {
+  if (config.end_token < spec.vocabulary) return;
+  fail(ExitCode::kConfig, "end_token ({}): {} is no token of the model: its vocabulary has {}",
+       config.given.at("end_token"), config.end_token, spec.vocabulary);
+}
+
+void warn_of_end_token(const TrainConfig& config, const DataSources& data) {
+  if (config.end_token < 0 || !config.is_given("end_token")) return;
+  const auto cuts = [](const std::string& file) { return file.ends_with(".bin"); };
+  if (cuts(data.train_file) || cuts(data.eval_file)) return;
+  log::warning("end_token ({}): {} has no effect: it ends samples in .bin files alone", config.given.at("end_token"),
+               config.end_token);
+}
+
 std::shared_ptr<const TokenFile> open_checked(Files& files, const TrainConfig& config, const ModelSpec& spec,
                                               std::string_view key, const std::string& path) {
   std::shared_ptr<const TokenFile> tokens = open_token_file(files, path, config.end_token);
@@ -73,6 +87,7 @@ std::int64_t row_length(const TrainConfig& config, const ModelSpec& spec) {
 }  // namespace
 
 DataSources open_data(Files& files, const TrainConfig& config, const ModelSpec& spec) {
+  check_end_token(config, spec);
   DataSources data;
   data.train_tokens = open_tokens(files, config, spec, config.train_file, "train_file", data.train_file);
   data.sampling = {
@@ -86,7 +101,10 @@ DataSources open_data(Files& files, const TrainConfig& config, const ModelSpec& 
       .accumulation = config.gradient_accumulation_steps,
   };
   data.train = open_source(data.train_tokens, data.sampling, data.train_file, "train_file");
-  if (config.validation_file.empty()) return data;
+  if (config.validation_file.empty()) {
+    warn_of_end_token(config, data);
+    return data;
+  }
 
   data.eval_tokens = open_tokens(files, config, spec, config.validation_file, "validation_file", data.eval_file);
   SamplingOptions options = data.sampling;
@@ -94,6 +112,7 @@ DataSources open_data(Files& files, const TrainConfig& config, const ModelSpec& 
   options.micro_batch = config.per_device_eval_batch_size;
   options.accumulation = 1;
   data.eval = open_source(data.eval_tokens, options, data.eval_file, "validation_file");
+  warn_of_end_token(config, data);
   return data;
 }
 

@@ -137,6 +137,21 @@ TEST_F(PrepareDataTest, RawDataIsPreparedOnceForAModelsVocabulary) {
   EXPECT_THAT(calls(), ElementsAre(HasSubstr("--vocabulary 100"), HasSubstr("--vocabulary 200")));
 }
 
+TEST_F(PrepareDataTest, AnEndTokenMustBeOfTheModelAndHasNoEffectOnPreparedSamples) {
+  config_.given["end_token"] = "run.yaml:7";
+  config_.end_token = spec_.vocabulary - 1;
+  open();
+  EXPECT_THAT(lines_, testing::Contains(HasSubstr("end_token (run.yaml:7): 99 has no effect")));
+  config_.end_token = spec_.vocabulary;
+  try {
+    open();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_THAT(error.what(), HasSubstr("its vocabulary has 100"));
+  }
+}
+
 TEST_F(PrepareDataTest, ThePreparingProcessKnowsItsCaller) {
   set_python("echo \"$PROTRAIN_CALLER\" >\"$FOLDER/caller\"; cp \"$FOLDER/good\" \"$output\"");
   open();

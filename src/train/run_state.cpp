@@ -1,5 +1,7 @@
 #include "train/run_state.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -11,6 +13,20 @@ namespace protrain {
 
 using nlohmann::json;
 
+std::map<std::string, std::string> update_settings(const TrainConfig& config, DType compute) {
+  constexpr std::array<std::string_view, 14> kKeys = {
+      "learning_rate",  "lr_scheduler_type", "warmup_steps", "warmup_ratio",    "min_lr_ratio",
+      "lr_decay_steps", "lr_decay_type",     "weight_decay", "adam_beta1",      "adam_beta2",
+      "adam_epsilon",   "max_grad_norm",     "max_steps",    "num_train_epochs"};
+  std::map<std::string, std::string> settings = {{"compute_dtype", std::string(transformers_name(compute))}};
+  for (const ConfigKey& key : config_keys()) {
+    if (key.name == "num_train_epochs" && config.max_steps >= 0) continue;  // max_steps rules
+    if (std::ranges::find(kKeys, key.name) == kKeys.end()) continue;
+    settings.emplace(key.name, print_value(config, key));
+  }
+  return settings;
+}
+
 std::string run_state_json(const RunState& state) {
   const SamplingOptions& sampling = state.sampling;
   return json{{"epoch", state.epoch},
@@ -19,6 +35,7 @@ std::string run_state_json(const RunState& state) {
               {"evaluated_step", state.evaluated_step},
               {"compute_threads", state.compute_threads},
               {"order", order_name(state.order)},
+              {"settings", state.settings},
               {"sampling",
                {{"cutoff_len", sampling.cutoff_len},
                 {"split_long", sampling.split_long},
@@ -40,6 +57,7 @@ RunState parse_run_state(const std::string& text, const std::string& file) {
     state.evaluated_step = tree.at("evaluated_step");
     state.compute_threads = tree.at("compute_threads");
     if (tree.value("order", "") == order_name(Order::kLayer)) state.order = Order::kLayer;
+    if (tree.contains("settings")) state.settings = tree["settings"];  // absent in earlier versions' checkpoints
     const json& sampling = tree.at("sampling");
     state.sampling = {.cutoff_len = sampling.at("cutoff_len"),
                       .split_long = sampling.at("split_long"),
@@ -76,6 +94,16 @@ void check_resume(const RunState& now, std::uint64_t data_now, const RunState& t
   same("seed", now.sampling.seed, then.sampling.seed);
   same("per_device_train_batch_size x gradient_accumulation_steps",
        now.sampling.micro_batch * now.sampling.accumulation, then.sampling.micro_batch * then.sampling.accumulation);
+  std::string changed;
+  for (const auto& [key, value] : now.settings) {
+    const auto before = then.settings.find(key);
+    if (before == then.settings.end() || before->second == value) continue;
+    changed += fmt::format("{}{}: {} (was {})", changed.empty() ? "" : ", ", key, value, before->second);
+  }
+  if (!changed.empty()) {
+    log::warning("{} was made with other settings, so this run does not go on as that one would have: {}", checkpoint,
+                 changed);
+  }
   if (now.order != then.order && now.sampling.accumulation > 1) {
     log::warning(
         "{} was made with order: {}, this run has {}: gradients are summed in another order, so results agree "

@@ -112,6 +112,7 @@ void Trainer::load_state() {
   run_.sampling = data_.sampling;
   run_.compute_threads = measured_.compute_threads;
   run_.order = plan_.plan.order;
+  run_.settings = update_settings(config_, plan_.shape.compute);
   ChunkStore& store = engine_->store();
   if (checkpoints_.empty()) {
     state_.data_fingerprint = data_.train_tokens->fingerprint();
