@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -54,6 +55,10 @@ void on_exit_called(int status, void*) {
 }
 
 int run(int argc, char** argv) {
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  // All its words are the Python part's, "--" too.
+  if (first == "prepare") return prepare_command({argv + 2, argv + argc});
+
   CLI::App app("Trains LLMs whose state does not fit the GPU.");
   app.require_subcommand(1);
 
@@ -62,9 +67,7 @@ int run(int argc, char** argv) {
   train->formatter(std::make_shared<TrainFormatter>());
   train->footer(train_help);
 
-  CLI::App* prepare = app.add_subcommand("prepare", "turn text or chats into a file of tokens (prepare --help)");
-  prepare->set_help_flag();
-  prepare->prefix_command();
+  app.add_subcommand("prepare", "turn text or chats into a file of tokens (prepare --help)");  // for --help
 
   ExportArguments to_export;
   CLI::App* exporting = app.add_subcommand("export", "write a checkpoint or model as a Hugging Face model");
@@ -85,6 +88,11 @@ int run(int argc, char** argv) {
 
   CLI::App* version = app.add_subcommand("version", "version and what this build can do");
 
+  const auto is_first = [&](const CLI::App* command) { return command->get_name() == first; };
+  if (!first.empty() && !first.starts_with('-') &&
+      std::ranges::none_of(app.get_subcommands([](CLI::App*) { return true; }), is_first)) {
+    fail(ExitCode::kConfig, "there is no command '{}'; there are train, prepare, export, init and version", first);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -95,7 +103,6 @@ int run(int argc, char** argv) {
     restart_with_passive_waiting(argv);
     return train_command(train->remaining());
   }
-  if (prepare->parsed()) return prepare_command(prepare->remaining());
   if (exporting->parsed()) return export_command(to_export);
   if (init->parsed()) return init_command(to_init);
   return version->parsed() ? version_command() : 1;
