@@ -61,7 +61,7 @@ class Stream {
   virtual void call(const std::function<void()>& fn) = 0;
   // Runs fn in the order of this stream's work, on any thread, also after errors; it does not throw. For what tests
   // keep beside the bytes (poison): cuda drops it, its memory is not the host's to mark.
-  virtual void mark(std::function<void()> fn) { fn(); }
+  virtual void mark(const std::function<void()>& fn) { fn(); }
   virtual void synchronize() = 0;    // host wait for everything issued; rethrows errors
   virtual void* native() const = 0;  // cudaStream_t, or nullptr on cpu
 };

@@ -77,9 +77,9 @@ class FaultyStream : public Stream {
     delay();
     inner_->call(fn);
   }
-  void mark(std::function<void()> fn) override {
+  void mark(const std::function<void()>& fn) override {
     delay();
-    inner_->mark(std::move(fn));
+    inner_->mark(fn);
   }
   void synchronize() override { inner_->synchronize(); }
   void* native() const override { return inner_->native(); }

@@ -138,7 +138,7 @@ void CpuStream::call(const std::function<void()>& fn) {
   fn();
 }
 
-void CpuStream::mark(std::function<void()> fn) { push(std::move(fn)); }
+void CpuStream::mark(const std::function<void()>& fn) { push(fn); }
 
 void CpuStream::synchronize() {
   std::unique_lock lock(mutex_);

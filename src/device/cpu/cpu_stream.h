@@ -41,7 +41,7 @@ class CpuStream : public Stream {
   void wait(const Event&) override;
   Event record() override;
   void call(const std::function<void()>& fn) override;
-  void mark(std::function<void()> fn) override;
+  void mark(const std::function<void()>& fn) override;
   void synchronize() override;
   void* native() const override { return nullptr; }
 

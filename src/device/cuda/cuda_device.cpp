@@ -86,7 +86,7 @@ class CudaStream : public Stream {
     fn();
   }
 
-  void mark(std::function<void()>) override {}
+  void mark(const std::function<void()>&) override {}
 
   void synchronize() override {
     use();
