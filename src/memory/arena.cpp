@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -59,10 +60,11 @@ struct Arena::State {
     const Bytes end = range.offset + range.bytes;
     const std::lock_guard lock(mutex);
     if (check) {
-      auto other = live.lower_bound(range.offset + range.bytes);
-      if (other != live.begin() && (--other)->second.end > range.offset) {
-        PROTRAIN_CHECK(false, "{} arena: [{}, {}) of {} overlaps [{}, {}) of {}, which is in use", tier_name(),
-                       range.offset, end, name, other->first, other->second.end, other->second.name);
+      const auto behind = live.lower_bound(end);
+      if (behind != live.begin()) {
+        const auto& [other_begin, other] = *std::prev(behind);
+        PROTRAIN_CHECK(other.end <= range.offset, "{} arena: [{}, {}) of {} overlaps [{}, {}) of {}, which is in use",
+                       tier_name(), range.offset, end, name, other_begin, other.end, other.name);
       }
       live[range.offset] = {end, name};
     }
