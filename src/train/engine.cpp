@@ -3,17 +3,6 @@
 #include <algorithm>
 
 namespace protrain {
-namespace {
-
-// Threads that issue work while updates run on the host: main, autograd's, and the lanes that copy.
-constexpr int kIssuingThreads = 3;
-
-int update_threads(const MeasuredModel& measured) {
-  if (measured.device->kind() == DeviceKind::kCpu) return measured.compute_threads;
-  return std::max(1, allowed_cores() - kIssuingThreads);
-}
-
-}  // namespace
 
 Engine::Engine(const TrainConfig& config, const ModelSource& model, const RunPlan& run, MeasuredModel& measured)
     : pool_(measured.compute_threads) {
@@ -27,7 +16,9 @@ Engine::Engine(const TrainConfig& config, const ModelSource& model, const RunPla
   }
   kernels_ = device.kind() == DeviceKind::kCuda ? make_cuda_kernels() : make_cpu_kernels(pool_);
   if (std::ranges::count(run.plan.place, UpdatePlace::kCpu) > 0) {
-    host_pool_ = std::make_unique<ThreadPool>(update_threads(measured));
+    const bool on_host = device.kind() == DeviceKind::kCpu;  // then blocks and updates share the same cores
+    host_pool_ =
+        std::make_unique<ThreadPool>(on_host ? measured.compute_threads : background_cores(), Placement::kByNode);
     host_kernels_ = make_cpu_kernels(*host_pool_);
   }
   store_ = std::make_unique<ChunkStore>(model.spec, run.chunks, run.layout, run.shape, run.plan, device, arenas_);

@@ -1,14 +1,16 @@
 #include "train/measured_model.h"
 
+#include <ATen/ops/zeros.h>
 #include <cpuid.h>
 
 #include <algorithm>
-#include <new>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "base/thread_pool.h"
+#include "optimizer/kernels.h"
 #include "profile/memory.h"
 #include "tensor/tensor.h"
 #include "train/memory_budget.h"
@@ -31,26 +33,35 @@ std::int64_t longest_row(const RunShape& shape) {
   return longest;
 }
 
-// The embedding keeps nothing, so its kept forward is its forward, and only that is recorded.
-void complete(const ModelSpec& spec, Profile& profile) {
-  const std::string& embedding = spec.blocks.front().trace;
-  std::vector<Profile::Call> more;
-  for (const Profile::Call& call : profile.calls) {
-    if (call.key.trace != embedding || call.key.pass != Pass::kForward || !call.key.training) continue;
-    Profile::Call keeps = call;
-    keeps.key.pass = Pass::kForwardKeep;
-    if (std::ranges::find(profile.calls, keeps.key, &Profile::Call::key) == profile.calls.end()) more.push_back(keeps);
-  }
-  profile.calls.insert(profile.calls.end(), more.begin(), more.end());
+// Loads what the update lanes launch, so that it counts as outside of the arena before the plan is made.
+void warm_up_kernels(const Device& device, Stream& stream, DType compute) {
+  if (device.kind() != DeviceKind::kCuda) return;
+  constexpr std::int64_t kElements = 1024;
+  const at::Tensor memory = at::zeros({16 * kElements}, at::TensorOptions(at::kFloat).device(at::kCUDA));
+  auto* const base = static_cast<std::byte*>(memory.mutable_data_ptr());
+  const auto part = [&](int index) { return base + index * kElements * 4; };
+  const auto kernels = make_cuda_kernels();
+  auto* const control = reinterpret_cast<StepControl*>(part(0));
+  auto* const doubles = reinterpret_cast<double*>(part(1));
+  stream.call([&] {
+    kernels->round_gradient(stream, reinterpret_cast<const float*>(part(2)), reinterpret_cast<std::uint16_t*>(part(3)),
+                            kElements);
+    kernels->squared_norm(stream, part(3), compute, kElements / 2, doubles, doubles + 64);
+    kernels->finish_norm(stream, doubles + 64, 1, doubles + 128, 1, 1, control);
+    const StateBytes state = {part(4),
+                              reinterpret_cast<std::int16_t*>(part(5)),
+                              reinterpret_cast<float*>(part(6)),
+                              reinterpret_cast<float*>(part(7)),
+                              part(8),
+                              kElements};
+    kernels->adamw(stream, {}, control, compute, state);
+  });
+  stream.synchronize();
 }
 
 bool ran_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
-  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->code() == ExitCode::kDoesNotFit;
-  constexpr std::string_view kTexts[] = {"out of memory", "can't allocate memory", "Cannot allocate memory",
-                                         "ALLOC_FAILED", "std::bad_alloc"};
-  const std::string_view text = error.what();
-  return std::ranges::any_of(kTexts, [&](auto part) { return text.find(part) != std::string_view::npos; });
+  const auto* const own = dynamic_cast<const Error*>(&error);
+  return is_out_of_memory(error) || (own != nullptr && own->code() == ExitCode::kDoesNotFit);
 }
 
 }  // namespace
@@ -82,6 +93,10 @@ MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model,
   measured.device = open_device(config, kind);  // its errors are clearer than the allocator's
   install_allocator(kind);
   measured.compute_threads = config.compute_threads > 0 ? static_cast<int>(config.compute_threads) : allowed_cores();
+  // LibTorch's pool waits for ever for a thread that it could not start, so see first that they can be had.
+  {
+    const ThreadPool probe(2 * measured.compute_threads + 2);
+  }
   set_up_torch({.compute_threads = measured.compute_threads, .deterministic = config.deterministic});
 
   measured.shape.compute = compute_dtype(config, kind);
@@ -101,16 +116,18 @@ MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model,
                                  .tables = measured.tables});
   measured.profile = measure_again(measured, model, measured.shape);
   measured.process_bytes = measure_process();
-  if (kind == DeviceKind::kCuda) measured.outside_bytes = measured.device->memory().in_use;
+  if (kind == DeviceKind::kCuda) {
+    warm_up_kernels(*measured.device, *measured.device->stream("warm up"), measured.shape.compute);
+    release_plain_memory(kind);
+    measured.outside_bytes = measured.device->memory().in_use;
+  }
   return measured;
 }
 
 Profile measure_again(const MeasuredModel& measured, const ModelSource& model, const RunShape& shape) {
   try {
-    Profile profile =
-        record_memory(model.spec, measured.blocks, *measured.traces, shape, *measured.device, measured.tables->bytes());
-    complete(model.spec, profile);
-    return profile;
+    return record_memory(model.spec, measured.blocks, *measured.traces, shape, *measured.device,
+                         measured.tables->bytes());
   } catch (const std::exception& error) {
     if (!ran_out_of_memory(error)) throw;
     const BatchShape& batch = shape.train_shapes.front();

@@ -53,10 +53,9 @@ std::vector<std::string> memory_lines(const RunPlan& run, const ModelSpec& spec)
                               format_bytes(host_need(need, run.limits)), format_bytes(run.limits.host),
                               format_bytes(run.limits.process)));
   const Bytes state = state_bytes(spec, run.shape.compute);
-  lines.push_back(fmt::format("{:<9}{:>11}  {:.0f} % of the model's state (weights, gradients, moments: {})",
-                              "device is", format_bytes(need.device),
-                              100.0 * static_cast<double>(need.device) / static_cast<double>(state),
-                              format_bytes(state)));
+  lines.push_back(fmt::format("{:<9}{:>11}  weights, gradients and moments; the device has {:.0f} % of that", "state",
+                              format_bytes(state),
+                              100.0 * static_cast<double>(need.device) / static_cast<double>(state)));
   return lines;
 }
 

@@ -78,6 +78,20 @@ MemoryLimits memory_limits(const TrainConfig& config, const MeasuredModel& measu
   return limits;
 }
 
+Bytes settled_outside(const RunPlan& run, const Device& device) {
+  if (device.kind() == DeviceKind::kCpu) return 0;
+  const Bytes arena = run.layout.bytes(Tier::kDevice);
+  const Bytes in_use = device.memory().in_use;
+  if (run.limits.device_cap > 0 && in_use > run.limits.device_cap) {
+    fail(
+        ExitCode::kDoesNotFit,
+        "does not fit: the plan needs {} ({} bytes) of device memory and driver and libraries {}, which were {} before "
+        "the arenas were there; device_memory_limit: {} would fit",
+        format_bytes(arena), arena, format_bytes(in_use - arena), format_bytes(run.limits.outside), in_use);
+  }
+  return in_use - arena;
+}
+
 Bytes state_bytes(const ModelSpec& spec, DType compute) {
   Bytes width = 0;
   for (const Part part : {Part::kWeight, Part::kResidual, Part::kM, Part::kV, Part::kGradient}) {

@@ -23,6 +23,10 @@ struct RunPlan {
 // for knobs that this model or run cannot take.
 RunPlan choose_plan(Files&, const TrainConfig&, const ModelSource&, const MeasuredModel&);
 
+// What the device holds beside the arena now that all arenas are there (the driver's tables of pinned memory are part
+// of it); 0 on the CPU. Error(kDoesNotFit) when the user's limit is passed by it.
+Bytes settled_outside(const RunPlan&, const Device&);
+
 MemoryLimits memory_limits(const TrainConfig&, const MeasuredModel&);
 // Weights, gradients, optimizer state: what the model would take with all of it in one place.
 Bytes state_bytes(const ModelSpec&, DType compute);

@@ -76,7 +76,7 @@ class Trainer {
   const std::int64_t total_steps_;
   const LearningRate rate_;
   MeasuredModel measured_;
-  const RunPlan plan_;
+  RunPlan plan_;
   std::unique_ptr<Engine> engine_;
 
   TrainingState state_;
@@ -104,8 +104,9 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       measured_(measure_model(config, *model_, data_)),
       plan_(choose_plan(files, config, *model_, measured_)) {
   files_.write_text(output_ / kRunConfigFile, print_config(config_), false);
-  files_.write_text(output_ / "plan.json", plan_file(plan_, model_->spec), false);
   engine_ = std::make_unique<Engine>(config_, *model_, plan_, measured_);
+  plan_.limits.outside = settled_outside(plan_, *measured_.device);
+  files_.write_text(output_ / "plan.json", plan_file(plan_, model_->spec), false);
 }
 
 void Trainer::load_state() {
