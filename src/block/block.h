@@ -51,7 +51,8 @@ struct Context {
 //              micro-batch (unscaled); output_gradient null. Gradients are those of loss_scale x that sum.
 // output null in kForwardKeep of a layer: only the graph is wanted (recompute), the result's values need not be
 // computed.
-// saved, workspace: CallMemory of this call (plan/profile.h) at least, aligned to kAlignment; null when that is 0 bytes.
+// saved, workspace: CallMemory of this call (plan/profile.h) at least, aligned to kAlignment; null when that is 0
+// bytes.
 //   saved is written by kForwardKeep and read by its kBackward, at the same address both times; in between its bytes
 //   (and those of input) may have been away. workspace holds anything during the call and nothing after it.
 struct BlockCall {
