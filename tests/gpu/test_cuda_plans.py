@@ -1,6 +1,7 @@
 """On a GPU: no plan changes a bit with `deterministic: true`, resume included, and the GPU trains the model that the CPU trains."""
 
 import importlib.util
+import json
 import pathlib
 import subprocess
 
@@ -63,6 +64,31 @@ def test_plans_and_resume_change_no_bit(job, packing, bf16):
     resumed = run(job, f"{name}-resumed", "--resume_from_checkpoint", straight / "checkpoint-5", recompute=True,
                   chunk_bytes=65536, **keys)
     assert_equal(resumed, straight, first=5)
+
+
+ON_HOST = {"n_resident": 0, "embedding": "cpu", "head": "cpu"}
+PLANS = {
+    "light": {"activation": "keep_light"},
+    "updates-on-cpu": {"activation": "recompute", "place": ON_HOST},
+    "streamed": {"chunk_bytes": 1 << 20, "n_persist": 0, "n_buffer": 4, "gradient_slots": 4, "activation": "recompute", "place": ON_HOST},
+    "streamed-swap": {"chunk_bytes": 4 << 20, "n_persist": 1, "n_buffer": 2, "gradient_slots": 2, "activation": "swap",
+                      "place": {"n_resident": 1, "embedding": "resident", "head": "cpu"}},
+    "mixed": {"chunk_bytes": 1 << 20, "n_persist": 2, "activation": ["swap", "recompute_host", "recompute", "keep_light"], "place": ON_HOST},
+}
+
+
+@pytest.mark.parametrize("order", ["micro_batch", "layer"])
+@pytest.mark.parametrize("clip", [1.0, 0.0])
+def test_streamed_swapped_and_offloaded_plans_change_no_bit(job, order, clip):
+    name = f"{order}-{clip}"
+    plain = run(job, name, "--plan", json.dumps({"order": order, "activation": "keep"}), max_grad_norm=clip)
+    for plan, knobs in PLANS.items():
+        planned = run(job, f"{name}-{plan}", "--plan", json.dumps(dict(knobs, order=order)), max_grad_norm=clip)
+        assert_equal(planned, plain)
+        memory = json.loads((planned / "plan.json").read_text())
+        last = support.rows(planned)[-1]
+        assert last["arena_high_water_bytes"] == memory["predicted_device_bytes"], plan
+        assert last["unplanned_allocations"] == 0, plan
 
 
 @pytest.mark.parametrize("packing", [False, True])
