@@ -11,12 +11,13 @@ namespace {
 
 // Placing n allocations looks at n^2 / 2 pairs; all attempts together look at so many. About 0.2 s.
 constexpr double kPairBudget = 1e8;
-constexpr int kMaxAttempts = 1000;
+constexpr int kMaxAttempts = 20000;
 constexpr int kMovesToFront = 16;
 // A step that is worse by x of the bound is gone on from with this chance, falling to none at kWorseLimit.
 constexpr double kWorseChance = 0.3, kWorseLimit = 0.03;
-// Attempts stop that near to the bound: 1 / 256 of it.
-constexpr Bytes kGoodEnough = 256;
+// Attempts stop that near to the bound: 1 / 256 of it; 1 / 50 where that is at most two units.
+constexpr Bytes kGoodEnough = 256, kGoodEnoughSmall = 50;
+constexpr Bytes kSmallSlack = 2 * kAlignment;
 
 // What takes room and when, and which two are never to overlap.
 struct Problem {
@@ -199,7 +200,9 @@ class Search {
       const Bytes limit = std::min(placing.total - 1, problem_.bound + problem_.bound / kGoodEnough);
       return placing.offsets[i] + problem_.bytes[i] > limit;
     };
-    const auto goes_on = [this] { return attempts_ > 0 && !done(problem_.bound / kGoodEnough); };
+    const Bytes slack =
+        std::max(problem_.bound / kGoodEnough, std::min(problem_.bound / kGoodEnoughSmall, kSmallSlack));
+    const auto goes_on = [&] { return attempts_ > 0 && !done(slack); };
     Order order = order_;
     Placing last = best_;
     for (int i = 0; i < kMovesToFront && goes_on(); ++i) {
