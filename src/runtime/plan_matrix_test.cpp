@@ -1,5 +1,5 @@
 // No plan changes a bit: every knob against every other, and random plans under random delays, beside the plain loop.
-// PROTRAIN_FULL=1: the full product instead of the covering set, and 50 seeds of delays on each row of that.
+// PROTRAIN_TEST_FULL=1: the full product instead of the covering set, and 50 seeds of delays on each row of that.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ constexpr std::int64_t kSavedAfter = 6;      // an evaluation, then everything i
 constexpr double kMostWaste = 1.03;          // peak over the largest sum of live bytes
 
 bool full() {
-  const char* wanted = std::getenv("PROTRAIN_FULL");
+  const char* wanted = std::getenv("PROTRAIN_TEST_FULL");
   return wanted != nullptr && std::string(wanted) == "1";
 }
 
@@ -167,7 +167,7 @@ TEST(PlanMatrix, EveryPairOfKnobsChangesNoBit) {
 }
 
 TEST(PlanMatrix, DelaysOnTheCoveringSetChangeNoBit) {
-  if (!full()) GTEST_SKIP() << "PROTRAIN_FULL=1 runs it; random plans run under delays always";
+  if (!full()) GTEST_SKIP() << "PROTRAIN_TEST_FULL=1 runs it; random plans run under delays always";
   for (const auto& row : covering_set(kLevels, kSeed)) {
     for (std::uint64_t seed = 1; seed <= 50; ++seed) {
       DeviceFaults faults;

@@ -342,7 +342,10 @@ void expect_same(const Case& c) {
   EXPECT_TRUE(outcome.final == right.final) << "other weights or moments at the end";
 }
 
-bool full() { return std::getenv("PROTRAIN_TEST_FULL") != nullptr; }
+bool full() {
+  const char* const wanted = std::getenv("PROTRAIN_TEST_FULL");
+  return wanted != nullptr && std::string_view(wanted) == "1";
+}
 
 // Every pair of levels, several times in other company.
 std::vector<Case> cover(unsigned times) {
