@@ -86,14 +86,13 @@ class Run {
     for (std::size_t i = 0; i < options_.micro_batches.size(); ++i) {
       step(static_cast<Id>(i), 1.0 / static_cast<double>(supervised), result);
     }
-    const std::vector<Place> where = places(spec_, chunks_);
     for (std::size_t id = 0; id < spec_.parameters.size(); ++id) {
       const ParameterSpec& parameter = spec_.parameters[id];
       NamedTensor weight{"weight." + parameter.name, parameter.shape, {}};
       weight.values.resize(static_cast<std::size_t>(parameter.elements()));
       store_.read_master(static_cast<Id>(id), 0, parameter.elements(), weight.values.data());
       result.weights.push_back(std::move(weight));
-      if (!options_.micro_batches.empty()) result.gradients.push_back(gradient(static_cast<Id>(id), where[id].chunk));
+      if (!options_.micro_batches.empty()) result.gradients.push_back(gradient(static_cast<Id>(id)));
     }
     return result;
   }
@@ -107,13 +106,13 @@ class Run {
     if (shape.train_shapes.empty()) shape.train_shapes.push_back({1, 8, 1, false});
     return shape;
   }
-  NamedTensor gradient(Id id, Id chunk) const {
+  NamedTensor gradient(Id id) const {
     const ParameterSpec& parameter = spec_.parameters[static_cast<std::size_t>(id)];
     const std::int64_t elements = parameter.elements();
     NamedTensor tensor{"grad." + parameter.name, parameter.shape, {}};
     tensor.values.resize(static_cast<std::size_t>(elements));
     const bool bf16 = options_.compute == DType::kBf16;
-    if (!bf16 || store_.has(chunk, Part::kAccumulator)) {
+    if (!bf16 || accumulates(spec_, shape_, id)) {
       const Part part = bf16 ? Part::kAccumulator : Part::kGradient;
       store_.read(id, part, 0, elements, reinterpret_cast<std::byte*>(tensor.values.data()));
       if (bf16) std::ranges::transform(tensor.values, tensor.values.begin(), rounded_to_bf16);
