@@ -71,7 +71,11 @@ void check_places(const std::vector<Chunk>& chunks, const Plan& plan) {
 }
 
 void check_slots(const ModelSpec& spec, const std::vector<Chunk>& chunks, const Plan& plan) {
-  const SlotNeed need = slot_need(spec, chunks, plan);
+  if (plan.n_buffer < 0) fail(ExitCode::kConfig, "plan: n_buffer {}, must be at least 0", plan.n_buffer);
+  if (plan.gradient_slots < 0) {
+    fail(ExitCode::kConfig, "plan: gradient_slots {}, must be at least 0", plan.gradient_slots);
+  }
+  const SlotNeed need = slot_need(spec, chunks, plan);  // names a block where it is more than 0
   if (plan.n_buffer < need.buffer) {
     fail(ExitCode::kConfig, "plan: n_buffer {}, must be at least {}: {} touches {} streamed chunks (chunk_bytes {})",
          plan.n_buffer, need.buffer, name_of(spec.blocks[need.buffer_block]), need.buffer, plan.chunk_bytes);
@@ -81,10 +85,6 @@ void check_slots(const ModelSpec& spec, const std::vector<Chunk>& chunks, const 
          "plan: gradient_slots {}, must be at least {}: {} touches {} body chunks of place cpu (chunk_bytes {})",
          plan.gradient_slots, need.gradient, name_of(spec.blocks[need.gradient_block]), need.gradient,
          plan.chunk_bytes);
-  }
-  if (plan.n_buffer < 0) fail(ExitCode::kConfig, "plan: n_buffer {}, must be at least 0", plan.n_buffer);
-  if (plan.gradient_slots < 0) {
-    fail(ExitCode::kConfig, "plan: gradient_slots {}, must be at least 0", plan.gradient_slots);
   }
 }
 
