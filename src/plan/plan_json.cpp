@@ -104,11 +104,13 @@ class Reader {
 
   Bytes bytes_of(const json& value, std::string_view key) const {
     if (value.is_string()) {
+      Bytes bytes = 0;
       try {
-        const Bytes bytes = parse_bytes(value.get_ref<const std::string&>());
-        if (bytes >= 1) return bytes;
+        bytes = parse_bytes(value.get_ref<const std::string&>());
       } catch (const Error&) {
+        bytes = 0;  // refused below, with the key
       }
+      if (bytes >= 1) return bytes;
       // Read as double first: a number beyond 2^63 would otherwise wrap.
     } else if (value.is_number_integer() && value.get<double>() >= 1 && value.get<double>() <= 9e18) {
       return value.get<Bytes>();

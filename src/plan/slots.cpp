@@ -13,6 +13,7 @@ bool body(const Chunk& chunk) { return chunk.kind == BlockKind::kLayer; }
 // By chunk: whether it streams.
 std::vector<bool> streamed(const std::vector<Chunk>& chunks, const Plan& plan) {
   std::vector<bool> result;
+  result.reserve(chunks.size());
   int number = 0;
   for (const Chunk& chunk : chunks) result.push_back(body(chunk) && number++ >= plan.n_persist);
   return result;
