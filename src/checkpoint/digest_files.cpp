@@ -144,10 +144,10 @@ class VerifyingFiles::File : public ReadableFile {
   std::unique_ptr<ReadableFile> inner_;
 };
 
-VerifyingFiles::VerifyingFiles(Files& inner, const fs::path& folder, std::map<std::string, FileDigest> expected)
+VerifyingFiles::VerifyingFiles(Files& inner, const fs::path& folder, const std::map<std::string, FileDigest>& expected)
     : ForwardingFiles(inner), state_(std::make_shared<State>()) {
   state_->folder = folder.lexically_normal();
-  for (auto& [name, digest] : expected) {
+  for (const auto& [name, digest] : expected) {
     auto progress = std::make_unique<State::Progress>();
     progress->expected = digest;
     state_->files.emplace(name, std::move(progress));

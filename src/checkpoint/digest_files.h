@@ -57,7 +57,7 @@ class DigestingFiles : public ForwardingFiles {
 // come; what was read in another order, or not at all, is read once more when a fault is asked for.
 class VerifyingFiles : public ForwardingFiles {
  public:
-  VerifyingFiles(Files& inner, const std::filesystem::path& folder, std::map<std::string, FileDigest> expected);
+  VerifyingFiles(Files& inner, const std::filesystem::path& folder, const std::map<std::string, FileDigest>& expected);
   ~VerifyingFiles() override;
   std::unique_ptr<ReadableFile> open(const std::filesystem::path&) override;
   // The first file, of all or of those opened through this, that is not what it was; empty when there is none.

@@ -17,6 +17,7 @@ std::string missing_load(const Schedule& schedule, const StepShape& step, const 
   for (const Id chunk : step.pending) waits.at(chunk) = true;
   std::vector<Id> held = step.slots;  // by slot
   held.resize(chunks.size(), -1);
+  current.reserve(chunks.size());
   for (Id chunk = 0; chunk < static_cast<Id>(chunks.size()); ++chunk) {
     current.push_back(!waits[chunk] && (slot[chunk] < 0 || held[slot[chunk]] == chunk));
   }
