@@ -344,7 +344,7 @@ TEST(CpuStream, MarksComeInOrderEvenAfterAnError) {
   };
   const auto device = make_cpu_device({.capacity = kMiB});
   const auto stream = device->stream("h2d");
-  const auto gate = std::make_shared<Gate>();
+  const auto gate = std::make_shared<Gate>(), late = std::make_shared<Gate>();
   std::byte from{1}, to{0}, seen{0};
   std::atomic<int> marks = 0;
   stream->wait(Event(gate));
@@ -355,8 +355,13 @@ TEST(CpuStream, MarksComeInOrderEvenAfterAnError) {
   });
   EXPECT_EQ(marks, 0);
   stream->wait(Event(std::make_shared<Broken>()));
+  stream->wait(Event(late));  // others still work on what the mark is about
   stream->mark([&] { ++marks; });
   gate->open();
+  while (marks == 0) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(marks, 1);
+  late->open();
   EXPECT_THROW(stream->synchronize(), Error);
   EXPECT_EQ(marks, 2);
   EXPECT_EQ(seen, std::byte{1});

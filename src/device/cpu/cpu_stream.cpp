@@ -107,7 +107,15 @@ void CpuStream::zero(std::byte* to, Bytes bytes) {
 
 void CpuStream::wait(const Event& event) {
   if (!event.state()) return;
-  push([event, this] { attempt(mutex_, error_, [&] { event.wait(); }); });
+  // Also after an error: what runs after errors (marks, the events of others) keeps its order.
+  push([event, this] {
+    try {
+      event.wait();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  });
 }
 
 Event CpuStream::record() {

@@ -1,7 +1,8 @@
 // A stream of the simulated device: one worker thread that runs its queue in order.
 //
-// The first error of an operation stays with the stream: later operations are skipped, later events carry it, and so do
-// streams that wait for those events. The destructor runs what is queued, then ends the thread.
+// The first error of an operation stays with the stream: later operations are skipped (not waits: marks and events keep
+// their order), later events carry it, and so do streams that wait for those events. The destructor runs what is
+// queued, then ends the thread.
 #pragma once
 #include <condition_variable>
 #include <deque>
