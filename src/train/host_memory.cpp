@@ -1,5 +1,7 @@
 #include "train/host_memory.h"
 
+#include <malloc.h>
+
 #include <fstream>
 #include <string>
 
@@ -20,6 +22,11 @@ HostMemory host_memory() {
     }
   }
   return use;
+}
+
+Bytes settled_process_bytes() {
+  malloc_trim(0);
+  return host_memory().unfiled;
 }
 
 }  // namespace protrain

@@ -10,5 +10,7 @@ struct HostMemory {
   Bytes peak = 0;      // largest so far
 };
 HostMemory host_memory();
+// Its `unfiled`, memory that was freed given back to the kernel first.
+Bytes settled_process_bytes();
 
 }  // namespace protrain

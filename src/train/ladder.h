@@ -5,7 +5,7 @@
 #include <string>
 
 #include "plan/plan.h"
-#include "train/memory_budget.h"
+#include "plan/budget.h"
 #include "train/plan_knobs.h"
 
 namespace protrain {

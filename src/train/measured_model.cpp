@@ -13,7 +13,7 @@
 #include "optimizer/kernels.h"
 #include "profile/memory.h"
 #include "tensor/tensor.h"
-#include "train/memory_budget.h"
+#include "train/host_memory.h"
 
 namespace protrain {
 namespace {
@@ -115,7 +115,7 @@ MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model,
                                  .traces = measured.traces,
                                  .tables = measured.tables});
   measured.profile = measure_again(measured, model, measured.shape);
-  measured.process_bytes = measure_process();
+  measured.process_bytes = settled_process_bytes();
   if (kind == DeviceKind::kCuda) {
     warm_up_kernels(*measured.device, *measured.device->stream("warm up"), measured.shape.compute);
     release_plain_memory(kind);

@@ -5,7 +5,7 @@
 
 #include "train/ladder.h"
 #include "train/measured_model.h"
-#include "train/memory_budget.h"
+#include "plan/budget.h"
 
 namespace protrain {
 

@@ -1,4 +1,4 @@
-// What a plan needs of each tier beside what there is of it. Pure but for measure_process(); thread-safe.
+// What a plan needs of each tier beside what there is of it. Pure; thread-safe.
 //
 // Note [What counts where]: the device's arena is a tier of its own; on the CPU device it is host memory too. Host
 // memory is pinned and pageable arenas, that, and the process's share: its own resident memory (RssAnon + RssShmem;
@@ -39,8 +39,5 @@ std::string describe(const Shortfall&, const MemoryNeed&, const MemoryLimits&);
 
 // By tag, of one tier: as region_tag(). Regions that share addresses count fully.
 std::map<std::string_view, Bytes> bytes_by_tag(const Layout&, Tier);
-
-// RssAnon + RssShmem now, freed memory given back to the kernel first.
-Bytes measure_process();
 
 }  // namespace protrain

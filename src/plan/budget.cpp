@@ -1,12 +1,8 @@
-#include "train/memory_budget.h"
-
-#include <malloc.h>
+#include "plan/budget.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "base/error.h"
-#include "train/host_memory.h"
 
 namespace protrain {
 
@@ -49,11 +45,6 @@ std::map<std::string_view, Bytes> bytes_by_tag(const Layout& layout, Tier tier) 
     if (entry.range.tier == tier) tags[region_tag(entry.region, entry.index)] += entry.range.bytes;
   }
   return tags;
-}
-
-Bytes measure_process() {
-  malloc_trim(0);
-  return host_memory().unfiled;
 }
 
 }  // namespace protrain

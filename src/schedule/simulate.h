@@ -1,0 +1,42 @@
+// Predicts a step by simulating its schedule: the graph, lanes and order that the executor runs, with the rates of a
+// machine. Pure; thread-safe.
+#pragma once
+#include <array>
+#include <span>
+#include <vector>
+
+#include "schedule/rates.h"
+#include "schedule/trace.h"
+
+namespace protrain {
+
+// How long each task takes alone, in seconds, by id. `load`: the share of time in which the compute lane works, 0..1:
+// at 1/2 or less calls take their rested time, at 1 their steady time, linearly between.
+std::vector<double> task_seconds(const Schedule&, const ModelSpec&, const StepShape&, const Rates&, double load = 1);
+
+// Each lane runs its tasks in order, a task begins when its lane is free and all in `after` have ended (executor.h).
+// While lanes overlap, a task of lane a proceeds at 1 / (product over the other working lanes b of slowdown[a][b]).
+Timeline simulate(const Schedule&, std::span<const double> seconds, const Rates&);
+
+// A step in the steady state.
+struct Prediction {
+  double step_seconds = 0;            // with Rates::between_steps
+  std::array<double, kLanes> busy{};  // seconds in which the lane works
+  double compute_waits = 0;           // step_seconds without between_steps and without busy[kCompute]
+  Schedule schedule;                  // of the step that was simulated
+  Timeline timeline;
+};
+
+struct PredictOptions {
+  bool clip = true;
+  // Micro-batches beyond three are not walked: each adds what the third added to the second. For the search; the
+  // schedule and timeline are then those of three.
+  bool fold = false;
+};
+
+// The second of two equal steps: under the updates that the first leaves pending, with what it leaves in the slots.
+// The load is that of the simulated step itself (two rounds).
+Prediction predict(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&,
+                   const Layout&, const Rates&, const PredictOptions& = {});
+
+}  // namespace protrain
