@@ -28,6 +28,18 @@ struct InitArguments {
 };
 int init_command(const InitArguments&);
 
+// words: CONFIG.yaml, then options of the command, then --key value pairs, in any order.
+int plan_command(const std::vector<std::string>& words);
+std::string plan_help();
+
+// words: CONFIG.yaml, then --output FILE, --refresh and --key value pairs, in any order.
+int profile_command(const std::vector<std::string>& words);
+
+struct ReportArguments {
+  std::string run, output;  // output: empty for report.html in the run's folder
+};
+int report_command(const ReportArguments&);
+
 int version_command();
 
 }  // namespace protrain::cli

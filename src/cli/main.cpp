@@ -38,12 +38,22 @@ void prepare_process() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-class TrainFormatter : public CLI::Formatter {
+class UsageFormatter : public CLI::Formatter {
  public:
-  std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: protrain train CONFIG.yaml [--key value ...]\n";
-  }
+  explicit UsageFormatter(std::string usage) : usage_(std::move(usage)) {}
+  std::string make_usage(const CLI::App*, std::string) const override { return "Usage: protrain " + usage_ + "\n"; }
+
+ private:
+  std::string usage_;
 };
+
+// A command that reads its words itself.
+CLI::App* add_worded(CLI::App& app, const std::string& name, const std::string& usage, const std::string& does) {
+  CLI::App* command = app.add_subcommand(name, usage + ": " + does);
+  command->allow_extras();
+  command->formatter(std::make_shared<UsageFormatter>(usage));
+  return command;
+}
 
 bool g_exiting_by_choice = false;
 
@@ -62,10 +72,13 @@ int run(int argc, char** argv) {
   CLI::App app("Trains LLMs whose state does not fit the GPU.");
   app.require_subcommand(1);
 
-  CLI::App* train = app.add_subcommand("train", "train CONFIG.yaml [--key value ...]: pre-train or fine-tune a model");
-  train->allow_extras();
-  train->formatter(std::make_shared<TrainFormatter>());
+  CLI::App* train = add_worded(app, "train", "train CONFIG.yaml [--key value ...]", "pre-train or fine-tune a model");
   train->footer(train_help);
+  CLI::App* plan = add_worded(app, "plan", "plan CONFIG.yaml [--hardware FILE ...] [--key value ...]",
+                              "say what train would do, here or on hardware that is not there");
+  plan->footer(plan_help);
+  CLI::App* profile = add_worded(app, "profile", "profile CONFIG.yaml [--output FILE] [--refresh] [--key value ...]",
+                                 "measure what a run's tasks cost on this machine");
 
   app.add_subcommand("prepare", "turn text or chats into a file of tokens (prepare --help)");  // for --help
 
@@ -86,12 +99,18 @@ int run(int argc, char** argv) {
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   init->add_flag("--overwrite", to_init.overwrite, kOverwriteHelp);
 
+  ReportArguments to_report;
+  CLI::App* report = app.add_subcommand("report", "write one HTML page about a run");
+  report->add_option("run", to_report.run, "folder of the run")->required();
+  report->add_option("--output", to_report.output, "FILE.html to write; report.html in the run's folder without it");
+
   CLI::App* version = app.add_subcommand("version", "version and what this build can do");
 
   const auto is_first = [&](const CLI::App* command) { return command->get_name() == first; };
   if (!first.empty() && !first.starts_with('-') &&
       std::ranges::none_of(app.get_subcommands([](CLI::App*) { return true; }), is_first)) {
-    fail(ExitCode::kConfig, "there is no command '{}'; there are train, prepare, export, init and version", first);
+    fail(ExitCode::kConfig,
+         "there is no command '{}'; there are train, plan, profile, report, prepare, export, init and version", first);
   }
   try {
     app.parse(argc, argv);
@@ -103,6 +122,12 @@ int run(int argc, char** argv) {
     restart_with_passive_waiting(argv);
     return train_command(train->remaining());
   }
+  if (profile->parsed()) {
+    restart_with_passive_waiting(argv);
+    return profile_command(profile->remaining());
+  }
+  if (plan->parsed()) return plan_command(plan->remaining());
+  if (report->parsed()) return report_command(to_report);
   if (exporting->parsed()) return export_command(to_export);
   if (init->parsed()) return init_command(to_init);
   return version->parsed() ? version_command() : 1;
