@@ -12,7 +12,8 @@ namespace protrain {
 
 // How long each task takes alone, in seconds, by id. `load`: the share of time in which the compute lane works, 0..1:
 // at 1/2 or less calls take their rested time, at 1 their steady time, linearly between.
-std::vector<double> task_seconds(const Schedule&, const ModelSpec&, const StepShape&, const Rates&, double load = 1);
+std::vector<double> task_seconds(const Schedule&, const ModelSpec&, const std::vector<Chunk>&, const StepShape&,
+                                 const Rates&, double load = 1);
 
 // Each lane runs its tasks in order, a task begins when its lane is free and all in `after` have ended (executor.h).
 // While lanes overlap, a task of lane a proceeds at 1 / (product over the other working lanes b of slowdown[a][b]).
@@ -29,9 +30,11 @@ struct Prediction {
 
 struct PredictOptions {
   bool clip = true;
-  // Micro-batches beyond three are not walked: each adds what the third added to the second. For the search; the
-  // schedule and timeline are then those of three.
+  // More than three micro-batches are not walked, for the search; the schedule and timeline are then those of three. In
+  // kMicroBatch order each of the others takes as long as the second one. In kLayer order each of the three stands for a
+  // third of all: its calls and copies take so many times as long, weights and gradients do not.
   bool fold = false;
+  BatchShape batch = {};  // a planned shape; of 0 tokens: the largest one
 };
 
 // The second of two equal steps: under the updates that the first leaves pending, with what it leaves in the slots.
