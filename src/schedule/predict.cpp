@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "schedule/simulate.h"
+
+namespace protrain {
+
+namespace {
+
+constexpr std::int64_t kWalked = 3;  // micro-batches of a folded step
+
+// What a step leaves in the body slots. Every step visits every block, the first blocks last (in backward), so it does
+// not depend on what was there before.
+std::vector<Id> slots_after_step(const ModelSpec& spec, const std::vector<Chunk>& chunks, const Plan& plan, bool clip) {
+  const std::vector<Id> slot = slots(chunks, plan).weight;
+  const Id count = slot.empty() ? 0 : 1 + *std::max_element(slot.begin(), slot.end());
+  std::vector<Id> held(static_cast<std::size_t>(count), -1);
+  if (!clip || count == 0) return held;  // streamed chunks were updated in backward: what the slots hold is old
+  const auto uses = chunk_uses(spec, chunks);
+  for (auto block = uses.rbegin(); block != uses.rend(); ++block) {
+    for (const ChunkUse& use : *block) {
+      const Id home = slot[static_cast<std::size_t>(use.chunk)];
+      if (home >= 0) held[static_cast<std::size_t>(home)] = use.chunk;
+    }
+  }
+  return held;
+}
+
+StepShape steady_step(const ModelSpec& spec, const std::vector<Chunk>& chunks, const RunShape& shape, const Plan& plan,
+                      const PredictOptions& options) {
+  PROTRAIN_CHECK(!shape.train_shapes.empty(), "a prediction of a run that does not train");
+  StepShape step;
+  step.batch = options.batch.tokens() > 0
+                   ? options.batch
+                   : *std::max_element(shape.train_shapes.begin(), shape.train_shapes.end(),
+                                       [](const auto& a, const auto& b) { return a.tokens() < b.tokens(); });
+  step.micro_batches = options.fold ? std::min(shape.accumulation, kWalked) : shape.accumulation;
+  step.clip = options.clip;
+  step.slots = slots_after_step(spec, chunks, plan, options.clip);
+  for (Id chunk = 0; options.clip && chunk < static_cast<Id>(chunks.size()); ++chunk) {
+    if (plan.place[static_cast<std::size_t>(chunk)] == UpdatePlace::kCpu) step.pending.push_back(chunk);
+  }
+  step.pending_slot = step.pending.empty() ? 0 : 1;  // steps alternate
+  return step;
+}
+
+// What one more micro-batch adds to a folded step in kMicroBatch order: what lies between the last calls of the first
+// micro-batch and of the second one. The third would not do: gradients leave under its backward.
+struct Period {
+  double begin = 0, end = 0;
+  double seconds() const { return end - begin; }
+  double part_of(const Span& span) const {
+    return std::max(0.0, std::min(span.end_seconds, end) - std::max(span.begin_seconds, begin));
+  }
+};
+
+Period period_of(const Schedule& schedule, const Timeline& timeline) {
+  Period period;
+  for (std::size_t id = 0; id < schedule.tasks.size(); ++id) {
+    const Task& task = schedule.tasks[id];
+    if (task.op != Op::kRunBlock) continue;
+    if (task.what.micro_batch == 0) period.begin = timeline.spans[id].end_seconds;
+    if (task.what.micro_batch == 1) period.end = timeline.spans[id].end_seconds;
+  }
+  return period;
+}
+
+// Of a copy: not of weights or gradients.
+bool belongs_to_micro_batches(const Task& task) {
+  return task.op == Op::kRunBlock || (task.op == Op::kCopy && task.chunk < 0);
+}
+
+}  // namespace
+
+Prediction predict(const ModelSpec& spec, const std::vector<Chunk>& chunks, const RunShape& shape,
+                   const Profile& profile, const Plan& plan, const Layout& layout, const Rates& rates,
+                   const PredictOptions& options) {
+  const StepShape step = steady_step(spec, chunks, shape, plan, options);
+  Prediction result;
+  result.schedule = expand(spec, chunks, shape, profile, plan, layout, step);
+  PROTRAIN_CHECK(result.schedule.slots_after == step.slots,
+                 "a step in the steady state leaves other chunks in the "
+                 "slots than it has found there");
+  const std::int64_t left_out = shape.accumulation - step.micro_batches;
+  const bool layer_order = plan.order == Order::kLayer;
+  const double stands_for =
+      layer_order ? static_cast<double>(shape.accumulation) / static_cast<double>(step.micro_batches) : 1;
+
+  double load = 1;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<double> seconds = task_seconds(result.schedule, spec, chunks, step, rates, load);
+    for (std::size_t id = 0; left_out > 0 && layer_order && id < seconds.size(); ++id) {
+      if (belongs_to_micro_batches(result.schedule.tasks[id])) seconds[id] *= stands_for;
+    }
+    result.timeline = simulate(result.schedule, seconds, rates);
+    Period period;
+    double periods = 0;
+    if (left_out > 0 && !layer_order) {
+      period = period_of(result.schedule, result.timeline);
+      periods = static_cast<double>(left_out);
+    }
+    result.busy = {};
+    for (const Span& span : result.timeline.spans) {
+      result.busy[static_cast<std::size_t>(span.lane)] +=
+          span.end_seconds - span.begin_seconds + periods * period.part_of(span);
+    }
+    const double tasks = result.timeline.seconds + periods * period.seconds();
+    const double compute = result.busy[static_cast<std::size_t>(Lane::kCompute)];
+    result.step_seconds = tasks + rates.between_steps;
+    result.compute_waits = tasks - compute;
+    load = result.step_seconds > 0 ? compute / result.step_seconds : 1;
+  }
+  return result;
+}
+
+}  // namespace protrain

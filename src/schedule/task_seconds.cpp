@@ -1,0 +1,79 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "schedule/simulate.h"
+
+namespace protrain {
+
+namespace {
+
+// Finds each call once: most tasks of a graph are the same few calls of equal blocks.
+class CallSeconds {
+ public:
+  CallSeconds(const ModelSpec& spec, const StepShape& step, const Rates& rates, double load)
+      : spec_(spec),
+        step_(step),
+        rates_(rates),
+        steady_share_(std::clamp(2 * load - 1, 0.0, 1.0)),
+        found_(spec.blocks.size() * kCallsOfBlock, -1) {
+    for (std::size_t block = 0; block < spec.blocks.size(); ++block) {
+      std::size_t first = 0;
+      while (spec.blocks[first].trace != spec.blocks[block].trace) ++first;
+      first_.push_back(first);
+    }
+  }
+
+  double of(const Invocation& what) {
+    const std::size_t block = first_.at(static_cast<std::size_t>(what.block));
+    double& seconds =
+        found_[block * kCallsOfBlock + static_cast<std::size_t>(what.pass) * 2 + static_cast<std::size_t>(what.light)];
+    if (seconds < 0) {
+      const Rates::Call& call =
+          rates_.find({spec_.blocks[block].trace, what.pass, what.light, step_.batch, step_.graph == Graph::kTrain});
+      seconds = call.rested + steady_share_ * (call.steady - call.rested);
+    }
+    return seconds;
+  }
+
+ private:
+  static constexpr std::size_t kCallsOfBlock = 6;  // passes x light or not
+
+  const ModelSpec& spec_;
+  const StepShape& step_;
+  const Rates& rates_;
+  const double steady_share_;
+  std::vector<std::size_t> first_;  // by block: the first of its trace
+  std::vector<double> found_;       // by first block and call; -1: not asked yet
+};
+
+}  // namespace
+
+std::vector<double> task_seconds(const Schedule& schedule, const ModelSpec& spec, const std::vector<Chunk>& chunks,
+                                 const StepShape& step, const Rates& rates, double load) {
+  CallSeconds calls(spec, step, rates, load);
+  const auto elements = [&](const Task& task) {
+    return static_cast<double>(chunks.at(static_cast<std::size_t>(task.chunk)).elements);
+  };
+  std::vector<double> seconds;
+  seconds.reserve(schedule.tasks.size());
+  for (const Task& task : schedule.tasks) {
+    switch (task.op) {
+      case Op::kRunBlock: seconds.push_back(calls.of(task.what)); break;
+      case Op::kCopy:
+        PROTRAIN_CHECK(task.lane == Lane::kH2d || task.lane == Lane::kD2h, "{} on lane {}", task.name,
+                       lane_name(task.lane));
+        seconds.push_back(
+            (task.lane == Lane::kH2d ? rates.h2d : rates.d2h).of(static_cast<double>(task.access.at(0).range.bytes)));
+        break;
+      case Op::kRound: seconds.push_back(rates.round.of(elements(task))); break;
+      case Op::kNorm: seconds.push_back(rates.norm.of(elements(task))); break;
+      case Op::kFinishNorm: seconds.push_back(rates.finish_norm); break;
+      case Op::kUpdate:
+        seconds.push_back((task.lane == Lane::kCpuUpdate ? rates.cpu_update : rates.gpu_update).of(elements(task)));
+        break;
+    }
+  }
+  return seconds;
+}
+
+}  // namespace protrain
