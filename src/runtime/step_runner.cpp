@@ -217,6 +217,10 @@ const Schedule& StepRunner::last_schedule() const {
 }
 
 Block& StepRunner::block(Id id) { return *state_->context.blocks.at(id); }
+std::vector<std::unique_ptr<Block>> StepRunner::release_blocks() {
+  PROTRAIN_CHECK(!pending(), "updates are pending");
+  return std::move(state_->context.blocks);
+}
 Executor& StepRunner::executor() { return state_->executor; }
 
 }  // namespace protrain

@@ -57,6 +57,7 @@ class StepRunner {
   bool pending() const;
   const Schedule& last_schedule() const;  // what the last step() ran; for chrome_trace()
   Block& block(Id);
+  std::vector<std::unique_ptr<Block>> release_blocks();  // nothing may be pending; afterwards only the destructor
   Executor& executor();
 
  private:

@@ -28,6 +28,7 @@ std::vector<std::string> banner(const TrainConfig& config, const ModelSource& mo
   line("device", fmt::format("{}, {}, {} compute threads", measured.device->name(),
                              transformers_name(run.shape.compute), measured.compute_threads));
   line("plan", run.reason);
+  for (const std::string& text : prediction_lines(run)) line("prediction", text);
   for (const std::string& text : memory_lines(run, model.spec)) line("memory", text);
   line("pinned host memory", format_bytes(run.layout.bytes(Tier::kPinned)));
   return lines;

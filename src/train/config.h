@@ -81,13 +81,14 @@ struct TrainConfig {
   std::int64_t logging_steps = 500;
   std::vector<std::string> report_to;
   std::vector<std::int64_t> trace_steps;
+  std::int64_t prediction_steps = 100;
   // Machine and plan
   std::string device = "auto";
   Switch bf16 = Switch::kAuto;
   bool deterministic = false;
   std::int64_t compute_threads = 0;
   Switch recompute = Switch::kAuto;
-  ByteSize chunk_bytes{64 * kMiB};
+  ByteSize chunk_bytes;  // 0: chosen
   ByteSize device_memory_limit;
   ByteSize host_memory_limit;
   std::string plan;  // "", a file, or JSON that starts with '{'

@@ -8,9 +8,11 @@
 #include "device/device.h"
 #include "model/model.h"
 #include "plan/plan.h"
+#include "schedule/rates.h"
 #include "train/config.h"
 #include "train/data_sources.h"
 #include "train/model_source.h"
+#include "train/run_kernels.h"
 
 namespace protrain {
 
@@ -21,7 +23,9 @@ struct MeasuredModel {
   std::shared_ptr<model::RopeTables> tables;
   std::shared_ptr<TraceBook> traces;
   std::vector<std::unique_ptr<Block>> blocks;
+  RunKernels kernels;
   Profile profile;
+  Rates rates;              // of this machine
   Bytes process_bytes = 0;  // RssAnon + RssShmem, with all that recording has made
   Bytes outside_bytes = 0;  // CUDA: of the device, as the driver says
 };

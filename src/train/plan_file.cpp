@@ -1,5 +1,7 @@
 #include "train/plan_file.h"
 
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 
 #include "plan/plan_json.h"
@@ -27,11 +29,60 @@ std::string plan_file(const RunPlan& run, const ModelSpec& spec) {
                     {"planned_bytes", host_need(MemoryNeed(run.layout), run.limits)},
                     {"limit_bytes", run.limits.host}};
   memory["state_bytes"] = state_bytes(spec, run.shape.compute);
+  const SearchResult& found = run.found;
+  ordered_json lanes = ordered_json::object();
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (const double busy = found.prediction.busy[lane]; busy > 0) {
+      lanes[std::string(lane_name(static_cast<Lane>(lane)))] = busy;
+    }
+  }
+  ordered_json prediction = {{"step_seconds", found.prediction.step_seconds},
+                             {"tokens_per_second", predicted_tokens_per_second(run)},
+                             {"lanes", lanes},
+                             {"measured", run.rates.measured},
+                             {"source", run.rates.source},
+                             {"binding", found.binding},
+                             {"runner_up", nullptr},
+                             {"search",
+                              {{"space", found.space},
+                               {"bounded", found.bounded},
+                               {"simulated", found.simulated},
+                               {"seconds", found.seconds}}}};
+  if (found.runner_up) {
+    prediction["runner_up"] = {{"step_seconds", found.runner_up->step_seconds}, {"why", found.runner_up->why}};
+  }
   ordered_json layout = std::move(root["layout"]);
   root.erase("layout");
   root["memory"] = std::move(memory);
+  root["prediction"] = std::move(prediction);
   root["layout"] = std::move(layout);
   return root.dump(1) + "\n";
+}
+
+double predicted_tokens_per_second(const RunPlan& run) {
+  const double tokens = static_cast<double>(run.shape.train_shapes.front().tokens() * run.shape.accumulation);
+  const double seconds = run.found.prediction.step_seconds;
+  return seconds > 0 ? tokens / seconds : 0;
+}
+
+std::vector<std::string> prediction_lines(const RunPlan& run) {
+  const SearchResult& found = run.found;
+  const Prediction& prediction = found.prediction;
+  std::string lanes;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (prediction.busy[lane] <= 0) continue;
+    lanes += fmt::format("{}{} {:.0f} %", lanes.empty() ? "" : ", ", lane_name(static_cast<Lane>(lane)),
+                         100 * prediction.busy[lane] / prediction.step_seconds);
+  }
+  std::vector<std::string> lines = {
+      fmt::format("{:.4g} s a step, {:.0f} tokens/s ({}); lanes work {}", prediction.step_seconds,
+                  predicted_tokens_per_second(run), run.rates.measured ? "measured rates" : "estimated rates", lanes),
+      fmt::format("{} binds; of {:.3g} plans {} were bounded and {} simulated in {:.2f} s", found.binding, found.space,
+                  found.bounded, found.simulated, found.seconds)};
+  if (found.runner_up) {
+    lines.push_back(fmt::format("runner-up {:.4g} s: {}", found.runner_up->step_seconds, found.runner_up->why));
+  }
+  return lines;
 }
 
 std::vector<std::string> memory_lines(const RunPlan& run, const ModelSpec& spec) {

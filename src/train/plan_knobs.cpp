@@ -15,8 +15,9 @@ namespace {
 
 constexpr std::string_view kCounts[] = {"n_swap", "n_keep_light", "n_recompute", "n_recompute_host", "swap_interval"};
 // Of a plan.json: results, not knobs.
-constexpr std::string_view kResults[] = {"predicted_device_bytes", "layout", "memory"};
-constexpr int kMoreBuffers = 2, kMoreGradientSlots = 1;
+constexpr std::string_view kResults[] = {"predicted_device_bytes", "layout", "memory", "prediction"};
+// What they count depends on the size of a chunk.
+constexpr std::string_view kOfChunks[] = {"n_persist", "n_buffer", "gradient_slots", "place"};
 
 }  // namespace
 
@@ -33,10 +34,11 @@ PlanKnobs::PlanKnobs(Files& files, const TrainConfig& config) : recompute_(confi
     if (!knobs.is_object()) fail(ExitCode::kConfig, "{}: not a plan: it must be an object of knobs", source_);
     for (const std::string_view key : kResults) knobs.erase(std::string(key));
   }
-  if (const ByteSize otherwise = TrainConfig{}.chunk_bytes; !knobs.contains("chunk_bytes")) {
+  if (config.chunk_bytes.bytes > 0) {
+    if (knobs.contains("chunk_bytes")) {
+      fail(ExitCode::kConfig, "{}: chunk_bytes is set here and as a key of its own: drop one", source_);
+    }
     knobs["chunk_bytes"] = config.chunk_bytes.bytes;
-  } else if (config.chunk_bytes != otherwise) {
-    fail(ExitCode::kConfig, "{}: chunk_bytes is set here and as a key of its own: drop one", source_);
   }
   json_ = knobs.dump();
   if (sets_activation() && recompute_ != Switch::kAuto) {
@@ -44,43 +46,57 @@ PlanKnobs::PlanKnobs(Files& files, const TrainConfig& config) : recompute_(confi
   }
 }
 
-bool PlanKnobs::sets(std::string_view key) const { return any() && json::parse(json_).contains(key); }
+bool PlanKnobs::any() const { return json_ != "{}"; }
+
+bool PlanKnobs::sets(std::string_view key) const { return json::parse(json_).contains(key); }
 
 bool PlanKnobs::sets_activation() const {
   return sets("activation") || std::ranges::any_of(kCounts, [this](std::string_view key) { return sets(key); });
 }
 
-int PlanKnobs::body_chunks(const ModelSpec& spec, DType compute) const {
-  json size = json::object();
-  if (sets("chunk_bytes")) size["chunk_bytes"] = json::parse(json_)["chunk_bytes"];
-  const Plan plan = parse_plan(size.dump(), source_, spec, compute);
-  const auto chunks = make_chunks(spec, plan.chunk_bytes, compute);
-  return static_cast<int>(std::ranges::count(chunks, BlockKind::kLayer, &Chunk::kind));
-}
+SearchSpace PlanKnobs::space(const ModelSpec& spec, DType compute) const {
+  const json given = json::parse(json_);
+  // Read as a whole plan: what is not set takes a value that refuses nothing.
+  json whole = given;
+  if (!sets("n_persist")) {
+    json size = json::object();
+    if (sets("chunk_bytes")) size["chunk_bytes"] = given["chunk_bytes"];
+    const Bytes chunk_bytes = parse_plan(size.dump(), source_, spec, compute).chunk_bytes;
+    whole["n_persist"] = std::ranges::count(make_chunks(spec, chunk_bytes, compute), BlockKind::kLayer, &Chunk::kind);
+  }
+  const Plan plan = parse_plan(whole.dump(), source_, spec, compute);
 
-Plan PlanKnobs::plan(const ModelSpec& spec, DType compute, const Rung& rung) const {
-  json given = any() ? json::parse(json_) : json::object();
-  json knobs = json::object();
-  int persist = rung.n_persist;
-  if (const auto own = given.find("n_persist"); own != given.end() && own->is_number_integer()) {
-    persist = static_cast<int>(std::clamp<double>(own->get<double>(), 0, 1e9));
+  SearchSpace space;
+  space.may_keep = recompute_ != Switch::kTrue;
+  space.may_recompute = recompute_ != Switch::kFalse;
+  space.state_tier = plan.state_tier;
+  const auto fix = [&](auto& knob, std::string_view key, const auto& value) {
+    if (sets(key)) knob = value;
+  };
+  fix(space.chunk_bytes, "chunk_bytes", plan.chunk_bytes);
+  for (const std::string_view key : kOfChunks) fix(space.chunk_bytes, key, plan.chunk_bytes);
+  fix(space.n_persist, "n_persist", plan.n_persist);
+  fix(space.n_buffer, "n_buffer", plan.n_buffer);
+  fix(space.gradient_slots, "gradient_slots", plan.gradient_slots);
+  fix(space.offload_distance, "offload_distance", plan.offload_distance);
+  fix(space.order, "order", plan.order);
+  if (sets_activation()) space.activation = plan.activation;
+  const auto place = given.find("place");
+  if (place == given.end()) return space;
+  if (place->is_array()) {
+    space.place = plan.place;
+    return space;
   }
-  knobs["n_persist"] = persist;
-  const std::string_view ends = place_name(rung.ends);
-  knobs["place"] = {{"n_resident", std::min(rung.n_resident, persist)}, {"embedding", ends}, {"head", ends}};
-  if (!sets_activation()) knobs["activation"] = activation_name(rung.activation);
-  // Of a place in words, what is not said is the rung's.
-  if (const auto place = given.find("place"); place != given.end() && place->is_object()) {
-    knobs["place"].update(*place);
-    given.erase(place);
-  }
-  knobs.update(given);
-  Plan plan = parse_plan(knobs.dump(), source_, spec, compute);
-  const SlotNeed need = slot_need(spec, make_chunks(spec, plan.chunk_bytes, compute), plan);
-  const auto slots = [&](int fewest, int more) { return fewest == 0 || rung.fewest_slots ? fewest : fewest + more; };
-  if (!sets("n_buffer")) plan.n_buffer = slots(need.buffer, kMoreBuffers);
-  if (!sets("gradient_slots")) plan.gradient_slots = slots(need.gradient, kMoreGradientSlots);
-  return plan;
+  // A place in words: what is not said is free.
+  const auto of = [&](BlockKind kind) {
+    const auto chunks = make_chunks(spec, plan.chunk_bytes, compute);
+    const auto found = std::ranges::find(chunks, kind, &Chunk::kind);
+    return plan.place.at(static_cast<std::size_t>(found - chunks.begin()));
+  };
+  if (place->contains("n_resident")) space.n_resident = place->at("n_resident").get<int>();
+  if (place->contains("embedding")) space.embedding = of(BlockKind::kEmbedding);
+  if (place->contains("head")) space.head = of(BlockKind::kHead);
+  return space;
 }
 
 }  // namespace protrain

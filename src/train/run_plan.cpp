@@ -1,10 +1,11 @@
 #include "train/run_plan.h"
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
 #include "base/cgroup.h"
 #include "base/error.h"
+#include "train/plan_knobs.h"
 
 namespace protrain {
 namespace {
@@ -12,14 +13,25 @@ namespace {
 // CUDA without a limit of the user's: left free for what the driver may still load.
 constexpr Bytes kReserve = 64 * kMiB;
 
-bool fits(const ModelSpec& spec, const RunShape& shape, const Profile& profile, const PlanKnobs& knobs,
-          const MemoryLimits& limits) {
-  try {
-    return climb_down(spec, shape, profile, knobs, limits).missing.fits();
-  } catch (const Error&) {
-    return false;
+// What the search needs beside the model's shape.
+struct Question {
+  const TrainConfig& config;
+  const ModelSource& model;
+  const MeasuredModel& measured;
+  MemoryLimits limits;
+  SearchSpace space;
+
+  SearchResult ask(const RunShape& shape, const Profile& profile, const SearchSpace& in) const {
+    return search(model.spec, shape, profile, measured.rates, limits, in, {.clip = config.max_grad_norm > 0});
   }
-}
+  bool fits(const RunShape& shape, const Profile& profile, const SearchSpace& in) const {
+    try {
+      return ask(shape, profile, in).missing.fits();
+    } catch (const Error&) {
+      return false;
+    }
+  }
+};
 
 RunShape with_rows(RunShape shape, std::int64_t rows, std::int64_t of) {
   shape.accumulation *= of / rows;
@@ -31,18 +43,19 @@ RunShape with_rows(RunShape shape, std::int64_t rows, std::int64_t of) {
 }
 
 // What would have fitted, in the order in which a user would rather give up something.
-std::string nearest_change(const TrainConfig& config, const ModelSource& model, const MeasuredModel& measured,
-                           const PlanKnobs& knobs, const MemoryLimits& limits, const LadderResult& leanest) {
+std::string nearest_change(const Question& question, const PlanKnobs& knobs, const SearchResult& leanest) {
+  const auto& [config, model, measured, limits, space] = question;
   const ModelSpec& spec = model.spec;
-  if (knobs.any() && (!config.plan.empty() || config.recompute != Switch::kAuto) &&
-      fits(spec, measured.shape, measured.profile, {}, limits)) {
-    return fmt::format("without {} it would fit", config.plan.empty() ? "recompute: false" : "plan");
+  SearchSpace free;
+  free.order = space.order;
+  if ((knobs.any() || config.recompute != Switch::kAuto) && question.fits(measured.shape, measured.profile, free)) {
+    return fmt::format("without {} it would fit", config.recompute == Switch::kAuto ? "plan" : "recompute");
   }
   for (std::int64_t rows = config.per_device_train_batch_size / 2; rows >= 1; rows /= 2) {
     if (config.per_device_train_batch_size % rows != 0) continue;
     const RunShape smaller = with_rows(measured.shape, rows, config.per_device_train_batch_size);
     try {
-      if (!fits(spec, smaller, measure_again(measured, model, smaller), knobs, limits)) continue;
+      if (!question.fits(smaller, measure_again(measured, model, smaller), space)) continue;
     } catch (const Error&) {
       continue;
     }
@@ -101,24 +114,66 @@ Bytes state_bytes(const ModelSpec& spec, DType compute) {
   return spec.parameter_count() * width;
 }
 
-RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& model, const MeasuredModel& measured) {
+RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& model, const MeasuredModel& measured,
+                    std::optional<Order> order) {
   const PlanKnobs knobs(files, config);
   RunPlan run;
   run.shape = measured.shape;
   run.profile = measured.profile;
+  run.rates = measured.rates;
   run.limits = memory_limits(config, measured);
-  LadderResult result = climb_down(model.spec, run.shape, run.profile, knobs, run.limits);
-  if (!result.missing.fits()) {
-    fail(ExitCode::kDoesNotFit, "does not fit: {}{}: {}; {}",
-         config.plan.empty() ? "the leanest plan has " : "the plan has ", describe(model.spec, result.memory),
-         describe(result.missing, MemoryNeed(result.memory.layout), run.limits),
-         nearest_change(config, model, measured, knobs, run.limits, result));
+  SearchSpace space = knobs.space(model.spec, run.shape.compute);
+  if (!space.order && !order && (config.deterministic || measured.device->kind() == DeviceKind::kCpu)) {
+    order = Order::kMicroBatch;
   }
-  run.plan = std::move(result.memory.plan);
-  run.chunks = std::move(result.memory.chunks);
-  run.layout = std::move(result.memory.layout);
-  run.reason = (config.plan.empty() ? "" : "from " + knobs.source() + ": ") + result.reason;
+  if (!space.order) space.order = order;
+  const Question question = {config, model, measured, run.limits, space};
+  run.found = question.ask(run.shape, run.profile, space);
+  if (!run.found.missing.fits()) {
+    fail(ExitCode::kDoesNotFit, "does not fit: {}{}: {}; {}",
+         config.plan.empty() ? "the leanest plan has " : "the plan has ", describe(model.spec, run.found.memory),
+         describe(run.found.missing, MemoryNeed(run.found.memory.layout), run.limits),
+         nearest_change(question, knobs, run.found));
+  }
+  run.reason = (config.plan.empty() ? "" : "from " + knobs.source() + ": ") + describe(model.spec, run.found.memory);
+  run.plan = std::move(run.found.memory.plan);
+  run.chunks = std::move(run.found.memory.chunks);
+  run.layout = std::move(run.found.memory.layout);
   return run;
+}
+
+Revision revise_plan(const TrainConfig& config, const ModelSource& model, const RunPlan& run, const Schedule& schedule,
+                     const Timeline& measured) {
+  const PredictOptions options = {.clip = config.max_grad_norm > 0};
+  Revision revision;
+  revision.rates = refine(run.rates, model.spec, run.chunks, schedule, run.shape.train_shapes.front(), measured);
+  revision.present =
+      predict(model.spec, run.chunks, run.shape, run.profile, run.plan, run.layout, revision.rates, options);
+
+  SearchSpace space;
+  space.chunk_bytes = run.plan.chunk_bytes;
+  space.n_persist = run.plan.n_persist;
+  space.n_buffer = run.plan.n_buffer;
+  space.gradient_slots = run.plan.gradient_slots;
+  space.order = run.plan.order;
+  space.place = run.plan.place;
+  space.state_tier = run.plan.state_tier;
+  MemoryLimits limits = run.limits;
+  const MemoryNeed need(run.layout);
+  limits.device = need.device;
+  limits.host = host_need(need, limits);
+
+  RunPlan& next = revision.next;
+  next.shape = run.shape;
+  next.profile = run.profile;
+  next.rates = revision.rates;
+  next.limits = run.limits;
+  next.found = search(model.spec, run.shape, run.profile, revision.rates, limits, space, options);
+  next.reason = describe(model.spec, next.found.memory);
+  next.plan = std::move(next.found.memory.plan);
+  next.chunks = std::move(next.found.memory.chunks);
+  next.layout = std::move(next.found.memory.layout);
+  return revision;
 }
 
 }  // namespace protrain

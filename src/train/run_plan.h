@@ -1,27 +1,46 @@
 // Decides everything about a run before it allocates anything: plan, chunks, layout.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "train/ladder.h"
+#include "schedule/refine.h"
+#include "search/search.h"
 #include "train/measured_model.h"
-#include "plan/budget.h"
 
 namespace protrain {
 
 struct RunPlan {
   RunShape shape;
   Profile profile;
+  Rates rates;
   Plan plan;
   std::vector<Chunk> chunks;
   Layout layout;
   MemoryLimits limits;
+  SearchResult found;  // its `memory` is what stands above
   std::string reason;  // one line: where the plan comes from and what it does
 };
 
 // Error(kDoesNotFit) with the bytes needed and available, by tier, and the nearest change that fits; Error(kConfig)
 // for knobs that this model or run cannot take.
-RunPlan choose_plan(Files&, const TrainConfig&, const ModelSource&, const MeasuredModel&);
+//
+// `order`: that of the checkpoint to go on from. Without it, and where the knobs leave it open, order is only searched
+// on CUDA without `deterministic`: it is the one knob that changes results, and a search among measured times does not
+// give the same answer every day.
+RunPlan choose_plan(Files&, const TrainConfig&, const ModelSource&, const MeasuredModel&,
+                    std::optional<Order> order = {});
+
+// The plan of a run that goes on, once more with the rates of one of its steps: `measured` is the timeline of
+// `schedule`, a full step. Only knobs that leave the model's state where it is are chosen anew (activation modes and
+// how far their transfers lag), within the arenas that are there. Changes no bit of the result.
+struct Revision {
+  Rates rates;         // refined
+  Prediction present;  // of the plan that rules, with them
+  RunPlan next;        // best with them
+};
+Revision revise_plan(const TrainConfig&, const ModelSource&, const RunPlan&, const Schedule& schedule,
+                     const Timeline& measured);
 
 // What the device holds beside the arena now that all arenas are there (the driver's tables of pinned memory are part
 // of it); 0 on the CPU. Error(kDoesNotFit) when the user's limit is passed by it.

@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "checkpoint/folder_names.h"
+#include "checkpoint/json_files.h"
 #include "plan/plan_json.h"
 
 namespace protrain {
@@ -70,6 +72,19 @@ RunState parse_run_state(const std::string& text, const std::string& file) {
   } catch (const json::exception& error) {
     fail(ExitCode::kFiles, "{}: not the state of a run ({})", file, error.what());
   }
+}
+
+std::optional<Order> stored_order(Files& files, const std::vector<std::filesystem::path>& checkpoints) {
+  for (const std::filesystem::path& checkpoint : checkpoints) {
+    const std::filesystem::path file = checkpoint / kTrainerStateFile;
+    try {
+      const TrainerState stored = parse_trainer_state(files.read_text(file), file.string());
+      return parse_run_state(stored.state.extra_json, file.string()).order;
+    } catch (const Error&) {
+      continue;  // whether it can be gone on from is asked, and told, when it is loaded
+    }
+  }
+  return std::nullopt;
 }
 
 void check_resume(const RunState& now, std::uint64_t data_now, const RunState& then, std::uint64_t data_then,

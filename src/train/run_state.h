@@ -1,8 +1,11 @@
 // What a checkpoint says about the run that made it, beside the model's state, and whether this run may go on from it.
 // Pure functions; thread-safe.
 #pragma once
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/training_checkpoint.h"
 #include "plan/plan.h"
@@ -26,6 +29,9 @@ std::map<std::string, std::string> update_settings(const TrainConfig&, DType com
 
 std::string run_state_json(const RunState&);
 RunState parse_run_state(const std::string& json, const std::string& file);  // Error(kFiles)
+
+// The order of accumulation that the first readable one of these checkpoints was made with; none of no checkpoint.
+std::optional<Order> stored_order(Files&, const std::vector<std::filesystem::path>& checkpoints);
 
 // Refuses (Error(kConfig), Error(kData)) when the data or the order of samples would differ: resume would repeat and
 // leave out samples. The micro-batch may change where micro-batch x accumulation stays. Changed settings are warned of

@@ -13,6 +13,7 @@
 #include "train/data_sources.h"
 #include "train/engine.h"
 #include "train/evaluate.h"
+#include "train/forecast.h"
 #include "train/host_memory.h"
 #include "train/learning_rate.h"
 #include "train/metrics.h"
@@ -32,6 +33,8 @@ using Clock = std::chrono::steady_clock;
 
 // What drivers and libraries may load on the device after the first step without a word.
 constexpr Bytes kOutsideGrowth = 16 * kMiB;
+// A plan that gains less in prediction is not worth a switch between two steps.
+constexpr double kWorthASwitch = 0.03;
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
@@ -49,6 +52,8 @@ class Trainer {
   void run();  // Interrupted after a checkpoint is saved
 
  private:
+  RunPlan& plan() { return *plans_.back(); }
+  void write_plan();
   void load_state();
   void open_logs();
   void train_steps();
@@ -57,13 +62,15 @@ class Trainer {
   void count_nonfinite(bool skipped);
   [[noreturn]] void stop_half_updated();
   void write_trace(const Timeline&);
+  void compare(const StepBatch&, double seconds, const Timeline*);
+  void plan_anew(const Timeline&);
   void check_memory();
   void evaluate_now();
   bool owes_evaluation() const;
   void check_length(const fs::path& checkpoint) const;
   void save(bool whole);
   [[noreturn]] void save_and_stop();
-  ExportOptions export_options() const;
+  ExportOptions export_options();
 
   const TrainConfig& config_;
   Files& files_;
@@ -76,8 +83,9 @@ class Trainer {
   const std::int64_t total_steps_;
   const LearningRate rate_;
   MeasuredModel measured_;
-  RunPlan plan_;
+  std::vector<std::unique_ptr<RunPlan>> plans_;  // the last one rules; the engine still points into earlier ones
   std::unique_ptr<Engine> engine_;
+  Forecast forecast_;
 
   TrainingState state_;
   RunState run_;
@@ -102,18 +110,28 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       total_steps_(total_steps(config, *data_.train)),
       rate_(make_learning_rate(config, total_steps_)),
       measured_(measure_model(config, *model_, data_)),
-      plan_(choose_plan(files, config, *model_, measured_)) {
+      forecast_(config.prediction_steps) {
+  plans_.push_back(
+      std::make_unique<RunPlan>(choose_plan(files, config, *model_, measured_, stored_order(files, checkpoints_))));
   files_.write_text(output_ / kRunConfigFile, print_config(config_), false);
-  engine_ = std::make_unique<Engine>(config_, *model_, plan_, measured_);
-  plan_.limits.outside = settled_outside(plan_, *measured_.device);
-  files_.write_text(output_ / "plan.json", plan_file(plan_, model_->spec), false);
+  engine_ = std::make_unique<Engine>(config_, *model_, plan(), measured_);
+  plan().limits.outside = settled_outside(plan(), *measured_.device);
+  write_plan();
+}
+
+// What is expected, before any step is made.
+void Trainer::write_plan() {
+  const Prediction& prediction = plan().found.prediction;
+  forecast_.expect(prediction);
+  files_.write_text(output_ / "plan.json", plan_file(plan(), model_->spec), false);
+  files_.write_text(output_ / "trace-predicted.json", chrome_trace(prediction.schedule, prediction.timeline), false);
 }
 
 void Trainer::load_state() {
   run_.sampling = data_.sampling;
   run_.compute_threads = measured_.compute_threads;
-  run_.order = plan_.plan.order;
-  run_.settings = update_settings(config_, plan_.shape.compute);
+  run_.order = plan().plan.order;
+  run_.settings = update_settings(config_, plan().shape.compute);
   ChunkStore& store = engine_->store();
   if (checkpoints_.empty()) {
     state_.data_fingerprint = data_.train_tokens->fingerprint();
@@ -158,7 +176,8 @@ void Trainer::check_length(const fs::path& checkpoint) const {
 void Trainer::open_logs() {
   metrics_.emplace(files_, output_ / "metrics.jsonl", state_.step);
   if (!config_.report_to.empty()) board_.emplace(files_, output_ / "tensorboard", state_.step + 1);
-  for (const std::string& line : banner(config_, *model_, data_, measured_, plan_, total_steps_)) log::info("{}", line);
+  for (const std::string& line : banner(config_, *model_, data_, measured_, plan(), total_steps_))
+    log::info("{}", line);
   progress_.emplace(progress_options_, state_.step, total_steps_);
 }
 
@@ -180,8 +199,8 @@ void Trainer::run() {
   options.replace_companions = config_.overwrite_output_dir;
   export_model(files_, engine_->store(), model_->config_json, model_->tokenizer_folder, output_, options);
   log::info("device memory: {} planned, {} used at most; the model's state is {}",
-            format_bytes(plan_.layout.bytes(Tier::kDevice)), format_bytes(engine_->high_water(Tier::kDevice)),
-            format_bytes(state_bytes(model_->spec, plan_.shape.compute)));
+            format_bytes(plans_.front()->layout.bytes(Tier::kDevice)), format_bytes(engine_->high_water(Tier::kDevice)),
+            format_bytes(state_bytes(model_->spec, plan().shape.compute)));
   log::info("trained model written to {}", output_.string());
 }
 
@@ -211,7 +230,8 @@ void Trainer::train_one(Loader& loader) {
   inputs.update = state_.applied_updates + 1;
   const StepRequest request = {Graph::kTrain, batch.shape, batch.micro_batches, slot};
   RunOptions options;
-  options.trace = std::ranges::find(config_.trace_steps, state_.step + 1) != config_.trace_steps.end();
+  const bool keeps_trace = std::ranges::find(config_.trace_steps, state_.step + 1) != config_.trace_steps.end();
+  options.trace = keeps_trace || forecast_.wants_trace();
   options.abandon = interrupted;
   const StepOutputs outputs = runner.step(request, inputs, options);
   if (outputs.run.abandoned) save_and_stop();
@@ -222,8 +242,10 @@ void Trainer::train_one(Loader& loader) {
   run_.tokens_seen += batch.tokens;
   run_.epoch = batch.epoch;
   const double flops = step_flops(model_->spec, batch, runner.batch_staging(slot));
-  log_step(batch, inputs, outputs, flops, seconds_since(begin), loader.stalled_seconds() - stalled_before);
-  if (options.trace) write_trace(outputs.run.timeline);
+  const double seconds = seconds_since(begin), stalled = loader.stalled_seconds() - stalled_before;
+  log_step(batch, inputs, outputs, flops, seconds, stalled);
+  if (keeps_trace) write_trace(outputs.run.timeline);
+  compare(batch, seconds - stalled, options.trace ? &outputs.run.timeline : nullptr);
   check_memory();
   if (skipped && outputs.updated_early) stop_half_updated();
   count_nonfinite(skipped && batch.supervised_tokens > 0);
@@ -261,9 +283,46 @@ void Trainer::log_step(const StepBatch& batch, const StepInputs& inputs, const S
       .add("arena_high_water_bytes", engine_->high_water(Tier::kDevice))
       .add("unplanned_allocations", unplanned_)
       .add("host_peak_bytes", host_memory().peak)
+      .add("predicted_step_seconds", forecast_.step_seconds())
       .add("applied_updates", state_.applied_updates);
   metrics_->write(row);
   if (board_) board_->write(row, "train");
+}
+
+void Trainer::compare(const StepBatch& batch, double seconds, const Timeline* timeline) {
+  const bool full =
+      batch.micro_batches == plan().shape.accumulation && batch.shape == plan().shape.train_shapes.front();
+  const std::optional<ForecastError> error = forecast_.step(seconds, full, timeline);
+  if (!error) return;
+  log::info("step {}: {}", state_.step, forecast_.describe(*error));
+  MetricsRow row(state_.step);
+  row.add("kind", "forecast")
+      .add("predicted_step_seconds", forecast_.step_seconds())
+      .add("measured_step_seconds", error->measured_seconds)
+      .add("step_error", error->step);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    if (error->lanes[lane]) row.add(fmt::format("{}_error", lane_name(static_cast<Lane>(lane))), *error->lanes[lane]);
+  }
+  metrics_->write(row);
+  if (forecast_.lasting()) plan_anew(*timeline);
+}
+
+// The prediction has been far off for long: the machine is not what was measured. The last trace is a newer
+// measurement; with it the knobs that leave the model's state in place are chosen once more.
+void Trainer::plan_anew(const Timeline& timeline) {
+  Revision revision = revise_plan(config_, *model_, plan(), engine_->runner().last_schedule(), timeline);
+  const double gain = 1 - revision.next.found.prediction.step_seconds / revision.present.step_seconds;
+  if (gain > kWorthASwitch && revision.next.found.missing.fits() && same_homes(plan(), revision.next)) {
+    log::info("step {}: with the rates of its trace another plan is {:.1f} % faster: {}", state_.step, 100 * gain,
+              revision.next.reason);
+    plans_.push_back(std::make_unique<RunPlan>(std::move(revision.next)));
+    engine_->adopt(*plans_[plans_.size() - 2], plan());
+  } else {
+    log::info("step {}: the rates are those of its trace from here on; the plan stays", state_.step);
+    plan().rates = std::move(revision.rates);
+    plan().found.prediction = std::move(revision.present);
+  }
+  write_plan();
 }
 
 void Trainer::count_nonfinite(bool nonfinite) {
@@ -302,11 +361,11 @@ void Trainer::check_memory() {
   }
   unplanned_ = counts.plain + counts.mismatches;
   if (measured_.device->kind() != DeviceKind::kCuda || outgrown_) return;
-  const Bytes outside = measured_.device->memory().in_use - plan_.layout.bytes(Tier::kDevice);
-  if (outside <= plan_.limits.outside + kOutsideGrowth) return;
+  const Bytes outside = measured_.device->memory().in_use - plans_.front()->layout.bytes(Tier::kDevice);
+  if (outside <= plan().limits.outside + kOutsideGrowth) return;
   outgrown_ = true;
   log::warning("step {}: {} of the device are in use beside the plan, {} were before the first step", state_.step,
-               format_bytes(outside), format_bytes(plan_.limits.outside));
+               format_bytes(outside), format_bytes(plan().limits.outside));
 }
 
 bool Trainer::owes_evaluation() const {
@@ -340,9 +399,9 @@ void Trainer::evaluate_now() {
             result->perplexity, result->supervised_tokens);
 }
 
-ExportOptions Trainer::export_options() const {
+ExportOptions Trainer::export_options() {
   ExportOptions options;
-  options.dtype = export_dtype(config_.export_dtype, *model_, plan_.shape.compute);
+  options.dtype = export_dtype(config_.export_dtype, *model_, plan().shape.compute);
   options.sync = true;
   return options;
 }

@@ -1,0 +1,57 @@
+#include "schedule/refine.h"
+
+#include <gtest/gtest.h>
+
+#include "schedule/test_case.h"
+#include "schedule/test_rates.h"
+
+namespace protrain::test {
+namespace {
+
+// A machine on which kinds of tasks take other times than its rates say is found out from one step of it.
+TEST(Refine, FindsTheRatesOfTheMachineThatMadeTheTimeline) {
+  std::mt19937 random(20261129);
+  std::cout << "seed 20261129\n";
+  for (int round = 0; round < 20; ++round) {
+    Plan plan;
+    plan.chunk_bytes = 2000;
+    RunShape shape;
+    shape.compute = DType::kBf16;
+    shape.accumulation = 1 + round % 3;
+    shape.train_shapes = {{2, 8, 2, false}};
+    const ModelSpec spec = make_model(4, false);
+    const auto chunks = make_chunks(spec, plan.chunk_bytes, shape.compute);
+    const auto body = static_cast<int>(std::ranges::count(chunks, BlockKind::kLayer, &Chunk::kind));
+    plan.n_persist = round % (body + 1);
+    plan.place.assign(chunks.size(), UpdatePlace::kCpu);
+    plan.activation = interleave(spec, {.swap = round % 3, .recompute = round % 2});
+    const SlotNeed need = slot_need(spec, chunks, plan);
+    plan.n_buffer = need.buffer;
+    plan.gradient_slots = need.gradient;
+    const Case one(spec, shape, plan);
+
+    Rates believed = random_rates(one.profile, random, /*slows=*/false);
+    for (Rates::Call& call : believed.calls) call.rested = call.steady;
+    Rates true_rates = believed;
+    for (Rates::Call& call : true_rates.calls) call.rested = call.steady *= between(random, 0.5, 2);
+    for (Rates::Linear* line : {&true_rates.h2d, &true_rates.d2h, &true_rates.cpu_update, &true_rates.round}) {
+      const double factor = between(random, 0.5, 2);
+      line->seconds *= factor;
+      line->per_unit *= factor;
+    }
+    StepShape step = one.train_step();
+    step.pending = one.host_chunks();
+    const Schedule schedule = one.expand(step);
+    const auto timeline = [&](const Rates& rates) {
+      return simulate(schedule, task_seconds(schedule, one.spec, one.chunks, step, rates), rates);
+    };
+    const Timeline measured = timeline(true_rates);
+    const Rates refined = refine(believed, one.spec, one.chunks, schedule, shape.train_shapes.front(), measured);
+    EXPECT_NEAR(timeline(refined).seconds, measured.seconds, 1e-9 * measured.seconds) << "round " << round;
+    EXPECT_NE(timeline(believed).seconds, measured.seconds);
+    EXPECT_EQ(refined.gpu_update.per_unit, believed.gpu_update.per_unit);  // none occurred
+  }
+}
+
+}  // namespace
+}  // namespace protrain::test
