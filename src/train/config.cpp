@@ -200,8 +200,11 @@ class Assigner {
     wrong(value, right);
   }
   std::int64_t integer(const std::string& text) const {
+    if (!key_.zero.empty() && text == key_.zero) return 0;
     const std::optional<std::int64_t> value = to_number<std::int64_t>(text);
-    if (!value || !in_range(static_cast<double>(*value))) wrong(text, range("an integer"));
+    if (!value || !in_range(static_cast<double>(*value))) {
+      wrong(text, key_.zero.empty() ? range("an integer") : fmt::format("{}, or {}", range("an integer"), key_.zero));
+    }
     return *value;
   }
 
@@ -351,6 +354,24 @@ void check_config(const TrainConfig& config, const std::string& file) {
   if (config.is_given("warmup_steps") && config.is_given("warmup_ratio") && config.warmup_steps > 0 &&
       config.warmup_ratio > 0) {
     refuse_both("warmup_steps", "warmup_ratio", "drop one");
+  }
+  const std::int64_t product = config.per_device_train_batch_size * config.gradient_accumulation_steps;
+  if (config.per_device_train_batch_size == 0) {
+    if (config.is_given("gradient_accumulation_steps")) {
+      refuse_both("per_device_train_batch_size", "gradient_accumulation_steps",
+                  "auto chooses both: give train_batch_size, the samples of an update, instead");
+    }
+    if (config.train_batch_size == 0) {
+      fail(ExitCode::kConfig,
+           "{}: per_device_train_batch_size is auto: give train_batch_size, the samples of an update, too",
+           config.given.at("per_device_train_batch_size"));
+    }
+  } else if (config.train_batch_size > 0 && config.train_batch_size != product) {
+    fail(ExitCode::kConfig,
+         "{}: train_batch_size is {}, but per_device_train_batch_size {} x gradient_accumulation_steps {} is {}: drop "
+         "it, or give per_device_train_batch_size: auto",
+         config.given.at("train_batch_size"), config.train_batch_size, config.per_device_train_batch_size,
+         config.gradient_accumulation_steps, product);
   }
   if (!config.model_name_or_path.empty() && !config.config_name.empty()) {
     refuse_both("model_name_or_path", "config_name", "drop one (weights are loaded, or drawn at random)");

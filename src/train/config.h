@@ -49,9 +49,10 @@ struct TrainConfig {
   bool shuffle = true;
   std::int64_t seed = 42;
   // Batch and length of the run
-  std::int64_t per_device_train_batch_size = 8;
+  std::int64_t per_device_train_batch_size = 8;  // 0: auto, a divisor of train_batch_size
   std::int64_t per_device_eval_batch_size = 8;
   std::int64_t gradient_accumulation_steps = 1;
+  std::int64_t train_batch_size = 0;  // 0: not said
   double num_train_epochs = 3;
   std::int64_t max_steps = -1;
   // Optimizer and learning rate
@@ -111,6 +112,7 @@ struct ConfigKey {
   double max = std::numeric_limits<double>::infinity();
   bool below_max = false;       // max itself is refused
   std::string_view alias = {};  // another name for the same key
+  std::string_view zero = {};   // an integer: the word that stands for 0, which may then lie below `min`
 };
 std::span<const ConfigKey> config_keys();
 

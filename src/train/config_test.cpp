@@ -98,6 +98,22 @@ TEST(ConfigTest, ReadsEveryKindOfValue) {
   EXPECT_EQ(config.recompute, Switch::kTrue);
 }
 
+TEST(ConfigTest, TheMicroBatchMayBeLeftToTheSearchWhereTheSamplesOfAnUpdateAreSaid) {
+  const TrainConfig config = parse("per_device_train_batch_size: auto\ntrain_batch_size: 64\n");
+  EXPECT_EQ(config.per_device_train_batch_size, 0);
+  EXPECT_EQ(config.train_batch_size, 64);
+  EXPECT_THAT(refused("per_device_train_batch_size: auto\n"),
+              AllOf(HasSubstr("run.yaml:4"), HasSubstr("train_batch_size")));
+  EXPECT_THAT(refused("per_device_train_batch_size: auto\ntrain_batch_size: 8\ngradient_accumulation_steps: 2\n"),
+              AllOf(HasSubstr("gradient_accumulation_steps"), HasSubstr("train_batch_size")));
+  EXPECT_THAT(refused("per_device_train_batch_size: 3\ntrain_batch_size: 8\n"),
+              AllOf(HasSubstr("train_batch_size is 8"), HasSubstr("3 x")));
+  EXPECT_THAT(refused("per_device_train_batch_size: some\n"), AllOf(HasSubstr("'some'"), HasSubstr("or auto")));
+  EXPECT_EQ(
+      parse("per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\ntrain_batch_size: 8\n").train_batch_size,
+      8);
+}
+
 TEST(ConfigTest, CommandLineWinsInEverySpelling) {
   const TrainConfig config =
       parse("learning_rate: 1e-5\nseed: 1\n", {"--learning-rate", "3e-4", "--seed=7", "--packing", "--max_steps", "-1",

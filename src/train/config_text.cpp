@@ -51,6 +51,7 @@ std::string shown(const std::vector<T>& values) {
 std::string_view type_name(const ConfigKey& key) {
   constexpr std::string_view kNames[] = {"text", "true|false", "integer", "number", "number", "true|false|auto",
                                          "size", "texts",      "integers"};
+  if (!key.zero.empty()) return "integer|auto";
   return key.choices.empty() ? kNames[key.member.index()] : key.choices;
 }
 
@@ -58,7 +59,8 @@ std::string_view type_name(const ConfigKey& key) {
 
 std::string print_value(const TrainConfig& config, const ConfigKey& key) {
   if (key.name == "resume_from_checkpoint" && config.resume_from_checkpoint == "true") return "true";
-  return std::visit([&](auto member) { return shown(config.*member); }, key.member);
+  const std::string text = std::visit([&](auto member) { return shown(config.*member); }, key.member);
+  return !key.zero.empty() && text == "0" ? std::string(key.zero) : text;
 }
 
 std::string print_config(const TrainConfig& config) {
