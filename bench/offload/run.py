@@ -91,6 +91,9 @@ def run(name, case, tokens, out, work):
         plan = json.loads((out / f"{name}.plan.json").read_text())
         summary["plan_memory"] = plan.get("memory")
         summary["predicted_device_bytes"] = plan.get("predicted_device_bytes")
+        if prediction := plan.get("prediction"):
+            summary["prediction"] = prediction
+            summary["prediction_error"] = summary["step_seconds"] / prediction["step_seconds"] - 1
     for trace in folder.glob("trace*.json"):
         text = trace.read_bytes()
         summary["exposed"] = exposed.exposed(json.loads(text))
