@@ -7,7 +7,7 @@
 
 namespace protrain {
 
-// Rates in units a second; each is what one process reaches, not what a data sheet says.
+// Rates in units a second; each is what one process reaches, under steady load, not what a data sheet says.
 struct Hardware {
   std::string name;
   Bytes device_memory = 0;               // for arena and everything outside it
