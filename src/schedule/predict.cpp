@@ -66,9 +66,19 @@ Period period_of(const Schedule& schedule, const Timeline& timeline) {
   return period;
 }
 
-// Of a copy: not of weights or gradients.
-bool belongs_to_micro_batches(const Task& task) {
-  return task.op == Op::kRunBlock || (task.op == Op::kCopy && task.chunk < 0);
+// Times of a folded step's tasks, from those of its three micro-batches alone.
+void fold_seconds(const Schedule& schedule, Order order, double stands_for, const Rates& rates,
+                  std::vector<double>& seconds) {
+  const Task& upload = schedule.tasks.front();
+  PROTRAIN_CHECK(upload.op == Op::kCopy && upload.lane == Lane::kH2d && upload.chunk < 0, "{} comes first",
+                 upload.name);
+  seconds.front() = rates.h2d.of(static_cast<double>(upload.access.at(0).range.bytes) * stands_for);
+  if (order != Order::kLayer) return;
+  for (std::size_t id = 1; id < seconds.size(); ++id) {
+    const Task& task = schedule.tasks[id];
+    const bool once = task.chunk >= 0 || task.op == Op::kFinishNorm;  // weights, gradients
+    if (!once) seconds[id] *= stands_for;
+  }
 }
 
 }  // namespace
@@ -83,20 +93,17 @@ Prediction predict(const ModelSpec& spec, const std::vector<Chunk>& chunks, cons
                  "a step in the steady state leaves other chunks in the "
                  "slots than it has found there");
   const std::int64_t left_out = shape.accumulation - step.micro_batches;
-  const bool layer_order = plan.order == Order::kLayer;
-  const double stands_for =
-      layer_order ? static_cast<double>(shape.accumulation) / static_cast<double>(step.micro_batches) : 1;
-
   double load = 1;
   for (int round = 0; round < 2; ++round) {
     std::vector<double> seconds = task_seconds(result.schedule, spec, chunks, step, rates, load);
-    for (std::size_t id = 0; left_out > 0 && layer_order && id < seconds.size(); ++id) {
-      if (belongs_to_micro_batches(result.schedule.tasks[id])) seconds[id] *= stands_for;
+    if (left_out > 0) {
+      fold_seconds(result.schedule, plan.order,
+                   static_cast<double>(shape.accumulation) / static_cast<double>(step.micro_batches), rates, seconds);
     }
     result.timeline = simulate(result.schedule, seconds, rates);
     Period period;
     double periods = 0;
-    if (left_out > 0 && !layer_order) {
+    if (left_out > 0 && plan.order == Order::kMicroBatch) {
       period = period_of(result.schedule, result.timeline);
       periods = static_cast<double>(left_out);
     }
