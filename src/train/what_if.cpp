@@ -1,0 +1,341 @@
+#include "train/what_if.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/cgroup.h"
+#include "base/error.h"
+#include "search/roofline.h"
+#include "train/plan_knobs.h"
+#include "train/planned_shape.h"
+
+namespace protrain {
+namespace {
+
+// What a run's process takes of host memory beside its arenas (446-486 MiB in runs on CUDA), and what it leaves free of
+// the device (as memory_limits()).
+constexpr Bytes kProcessBytes = 512 * kMiB, kReserve = 64 * kMiB;
+
+// Where bytes and times come from, and what there is of memory.
+struct Machine {
+  std::string name;
+  DeviceKind kind = DeviceKind::kCuda;
+  MemoryLimits limits;
+  // Error(kConfig) for shapes that it does not know.
+  std::function<StoredProfile(const RunShape&)> profile;
+  std::shared_ptr<MeasuredModel> measured;  // of this machine: blocks that profile() runs
+};
+
+// A run's data as far as memory and time see it.
+class ShapesAlone final : public BatchSource {
+ public:
+  explicit ShapesAlone(std::vector<BatchShape> shapes) : shapes_(std::move(shapes)) {}
+  std::vector<BatchShape> shapes() const override { return shapes_; }
+  std::int64_t steps_per_epoch() const override { return none(); }
+  std::int64_t rows() const override { return none(); }
+  std::int64_t dropped_samples() const override { return none(); }
+  Bytes step_bytes() const override { return none(); }
+  StepBatch fill(std::int64_t, std::byte*) const override {
+    none();
+    return {};
+  }
+
+ private:
+  static std::int64_t none() { fail_check(__FILE__, __LINE__, "data", "there is none, only its shapes"); }
+  const std::vector<BatchShape> shapes_;
+};
+
+MemoryLimits limits_of(const TrainConfig& config, const WhatIfOptions& options, Bytes device, Bytes outside,
+                       Bytes host) {
+  MemoryLimits limits;
+  limits.outside = outside;
+  limits.device = options.device_memory.value_or(device) - outside - kReserve;
+  if (config.device_memory_limit.bytes > 0) {
+    limits.device_cap = config.device_memory_limit.bytes;
+    limits.device = std::min(limits.device, limits.device_cap - outside);
+  }
+  limits.host = options.host_memory.value_or(host);
+  if (config.host_memory_limit.bytes > 0) limits.host = std::min(limits.host, config.host_memory_limit.bytes);
+  limits.process = kProcessBytes;
+  return limits;
+}
+
+Hardware hardware_of(Files& files, const WhatIfOptions& options) {
+  if (!files.exists(options.hardware)) {
+    fail(ExitCode::kConfig, "--hardware: {} does not exist; give a file such as hardware/h200.json", options.hardware);
+  }
+  Hardware hardware = parse_hardware(files.read_text(options.hardware), options.hardware);
+  if (options.h2d_bytes) hardware.h2d_bytes = *options.h2d_bytes;
+  if (options.d2h_bytes) hardware.d2h_bytes = *options.d2h_bytes;
+  return hardware;
+}
+
+void set_links(Rates& rates, const WhatIfOptions& options) {
+  if (options.h2d_bytes) rates.h2d.per_unit = 1 / *options.h2d_bytes;
+  if (options.d2h_bytes) rates.d2h.per_unit = 1 / *options.d2h_bytes;
+}
+
+// Whether the profile has all that the search may ask of it for these shapes.
+bool covers(const StoredProfile& profile, const ModelSpec& spec, const RunShape& run) {
+  const auto has = [&](const CallKey& key) {
+    return std::ranges::any_of(profile.memory.calls, [&](const auto& call) { return call.key == key; }) &&
+           std::ranges::any_of(profile.rates.calls, [&](const auto& call) { return call.key == key; });
+  };
+  for (const BlockSpec& block : spec.blocks) {
+    for (const BatchShape& shape : run.train_shapes) {
+      if (!has({block.trace, Pass::kBackward, false, shape, true})) return false;
+    }
+    for (const BatchShape& shape : run.eval_shapes) {
+      if (!has({block.trace, Pass::kForward, false, shape, false})) return false;
+    }
+  }
+  return true;
+}
+
+Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model) {
+  if (!files.exists(options.profile)) {
+    fail(ExitCode::kConfig, "--profile: {} does not exist; protrain profile --output FILE makes one", options.profile);
+  }
+  auto profile = std::make_shared<StoredProfile>(parse_profile(files.read_text(options.profile), options.profile));
+  set_links(profile->rates, options);
+  Machine machine;
+  machine.name = profile->machine.empty() ? options.profile : profile->machine;
+  machine.kind = config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+  if (!options.hardware.empty()) {
+    const Hardware hardware = hardware_of(files, options);
+    machine.limits = limits_of(config, options, hardware.device_memory, hardware.outside, hardware.host_memory);
+  } else {
+    if (!options.device_memory || !options.host_memory) {
+      fail(ExitCode::kConfig,
+           "--profile: {} does not say how much memory there is: give --hardware FILE, or --device-memory and "
+           "--host-memory",
+           options.profile);
+    }
+    machine.limits = limits_of(config, options, 0, 0, 0);
+  }
+  machine.limits.device_is_host = machine.kind == DeviceKind::kCpu;
+  machine.profile = [profile, &model, file = options.profile](const RunShape& run) {
+    if (!covers(*profile, model.spec, run)) {
+      const BatchShape& batch = run.train_shapes.front();
+      fail(ExitCode::kConfig,
+           "--profile: {} was made for another model or other shapes than {} rows of {} tokens{}: make one with this "
+           "configuration (protrain profile --output FILE)",
+           file, batch.rows, batch.row_tokens, batch.packed ? ", packed" : "");
+    }
+    return *profile;
+  };
+  return machine;
+}
+
+Machine from_hardware(Files& files, const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model) {
+  const Hardware hardware = hardware_of(files, options);
+  Machine machine;
+  machine.name = hardware.name;
+  machine.limits = limits_of(config, options, hardware.device_memory, hardware.outside, hardware.host_memory);
+  machine.profile = [hardware, &model](const RunShape& run) {
+    return estimate_profile(model.architecture, model.spec, run, hardware);
+  };
+  return machine;
+}
+
+Machine of_this_machine(const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model,
+                        const RunShape& run) {
+  DataSources shapes;
+  shapes.train = std::make_unique<ShapesAlone>(run.train_shapes);
+  if (!run.eval_shapes.empty()) shapes.eval = std::make_unique<ShapesAlone>(run.eval_shapes);
+  Machine machine;
+  machine.measured = std::make_shared<MeasuredModel>(measure_model(config, model, shapes));
+  machine.kind = machine.measured->device->kind();
+  machine.name = machine.measured->device->name();
+  machine.limits = memory_limits(config, *machine.measured);
+  if (options.device_memory) {
+    const Bytes there = *options.device_memory - machine.limits.outside;
+    const Bytes reserve = machine.kind == DeviceKind::kCpu ? 0 : kReserve;
+    machine.limits.device = std::min(
+        there - reserve, machine.limits.device_cap > 0 ? machine.limits.device_cap - machine.limits.outside : there);
+  }
+  if (options.host_memory) {
+    machine.limits.host = *options.host_memory;
+    if (config.host_memory_limit.bytes > 0) {
+      machine.limits.host = std::min(machine.limits.host, config.host_memory_limit.bytes);
+    }
+  }
+  machine.profile = [measured = machine.measured, run, options, name = machine.name](const RunShape& shape) {
+    if (shape.train_shapes != run.train_shapes || shape.accumulation != run.accumulation) {
+      fail(ExitCode::kConfig, "the profile of this machine is of {} rows", run.train_shapes.front().rows);
+    }
+    StoredProfile profile;
+    profile.machine = name;
+    profile.memory = measured->profile;
+    profile.rates = measured->rates;
+    set_links(profile.rates, options);
+    return profile;
+  };
+  return machine;
+}
+
+struct Answer {
+  RunShape shape;
+  StoredProfile profile;
+  SearchResult found;
+};
+
+// The questions that lead to the plan and, where there is none, to the nearest change.
+class Asker {
+ public:
+  Asker(const TrainConfig& config, const ModelSource& model, const Machine& machine, const PlanKnobs& knobs,
+        DType compute)
+      : config_(config),
+        model_(model),
+        machine_(machine),
+        knobs_(knobs),
+        compute_(compute),
+        space_(knobs.space(model.spec, compute)) {
+    // As choose_plan() has it: order is the one knob that changes results.
+    if (!space_.order && (config.deterministic || machine.kind == DeviceKind::kCpu)) space_.order = Order::kMicroBatch;
+  }
+
+  Answer ask(const RunShape& shape) const { return ask(shape, machine_.limits, space_); }
+
+  // The fastest of all micro-batches that make up the update.
+  Answer ask_any_micro_batch(const RunShape& shape) const {
+    const std::int64_t samples = shape.train_shapes.front().rows * shape.accumulation;
+    std::optional<Answer> best;
+    for (std::int64_t rows = 1; rows <= samples; ++rows) {
+      if (samples % rows != 0) continue;
+      Answer answer = ask(with_micro_batch(shape, rows));
+      const bool fits = answer.found.missing.fits();
+      const bool better = !best || (fits && (!best->found.missing.fits() || answer.found.prediction.step_seconds <
+                                                                                best->found.prediction.step_seconds));
+      if (better) best = std::move(answer);
+      if (!fits) break;  // more rows take more
+    }
+    return std::move(*best);
+  }
+
+  // What would have fitted, in the order in which a user would rather give up something.
+  std::string nearest_change(const Answer& leanest) const {
+    if (knobs_.any() || config_.recompute != Switch::kAuto) {
+      SearchSpace free;
+      free.order = space_.order;
+      if (fits(leanest.shape, machine_.limits, free)) {
+        return fmt::format("without {} it would fit", config_.recompute == Switch::kAuto ? "plan" : "recompute");
+      }
+    }
+    const std::int64_t rows = leanest.shape.train_shapes.front().rows;
+    for (std::int64_t fewer = rows / 2; fewer >= 1; fewer /= 2) {
+      if (rows % fewer != 0) continue;
+      const RunShape shape = with_micro_batch(leanest.shape, fewer);
+      if (!fits(shape, machine_.limits, space_)) continue;
+      return fmt::format("per_device_train_batch_size: {} with gradient_accumulation_steps: {} would fit", fewer,
+                         shape.accumulation);
+    }
+    // With more of a tier the search finds another plan than the leanest, so both are asked for together.
+    MemoryLimits more = machine_.limits;
+    more.device += leanest.found.missing.device;
+    more.host += leanest.found.missing.host;
+    const std::string state =
+        fmt::format("weights, gradients and optimizer state take {}", format_bytes(state_bytes(model_.spec, compute_)));
+    if (!fits(leanest.shape, more, space_)) return state + ": a smaller model or a smaller cutoff_len is needed";
+    std::string text;
+    if (leanest.found.missing.device > 0) {
+      const bool capped = more.device_cap > 0 && machine_.limits.device == more.device_cap - more.outside;
+      const Bytes bytes = capped ? more.device + more.outside : more.device + more.outside + kReserve;
+      text = fmt::format("{} {}", capped ? "device_memory_limit:" : "--device-memory", bytes);
+    }
+    if (leanest.found.missing.host > 0) {
+      const bool capped = config_.host_memory_limit.bytes == machine_.limits.host;
+      text += fmt::format("{}{} {}", text.empty() ? "" : " with ", capped ? "host_memory_limit:" : "--host-memory",
+                          more.host);
+    }
+    return text + " would fit (" + state + ")";
+  }
+
+ private:
+  Answer ask(const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) const {
+    Answer answer;
+    answer.shape = shape;
+    answer.profile = machine_.profile(shape);
+    answer.found = search(model_.spec, shape, answer.profile.memory, answer.profile.rates, limits, space,
+                          {.clip = config_.max_grad_norm > 0});
+    return answer;
+  }
+  bool fits(const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) const {
+    try {
+      return ask(shape, limits, space).found.missing.fits();
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  const TrainConfig& config_;
+  const ModelSource& model_;
+  const Machine& machine_;
+  const PlanKnobs& knobs_;
+  const DType compute_;
+  SearchSpace space_;
+};
+
+// The model's config.json alone, with the configuration's changes to it.
+std::unique_ptr<ModelSource> open_shapes(Files& files, const TrainConfig& config) {
+  TrainConfig own = config;
+  if (own.config_name.empty()) own.config_name = std::exchange(own.model_name_or_path, {});
+  own.tokenizer_name.clear();
+  return open_model(files, own);
+}
+
+}  // namespace
+
+WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& options) {
+  if (options.gpus > 1) {
+    fail(ExitCode::kConfig, "--gpus: {}: runs on several GPUs come later; give 1", options.gpus);
+  }
+  WhatIf answer;
+  answer.model = open_shapes(files, config);
+  const ModelSource& model = *answer.model;
+  const PlanKnobs knobs(files, config);
+  const bool here = options.hardware.empty() && options.profile.empty();
+  const DeviceKind kind = here                                                 ? device_kind(config)
+                          : !options.profile.empty() && config.device == "cpu" ? DeviceKind::kCpu
+                                                                               : DeviceKind::kCuda;
+  const DType compute = config.bf16 != Switch::kAuto       ? (config.bf16 == Switch::kTrue ? DType::kBf16 : DType::kF32)
+                        : here || kind == DeviceKind::kCpu ? compute_dtype(config, kind)
+                                                           : DType::kBf16;
+  PlannedShape planned = planned_shape(files, config, model.spec, compute);
+  answer.notes = std::move(planned.notes);
+  const Machine machine = here                       ? of_this_machine(config, options, model, planned.run)
+                          : !options.profile.empty() ? from_profile(files, config, options, model)
+                                                     : from_hardware(files, config, options, model);
+  answer.machine = machine.name;
+  if (!here && options.profile.empty() && config.device == "cpu") {
+    answer.notes.emplace_back("device: cpu is left aside: the hardware is a GPU");
+  }
+  if (options.disk) {
+    answer.notes.push_back(
+        fmt::format("a disk of {:.3g} GB/s is noted, but no plan uses one yet", *options.disk / 1e9));
+  }
+
+  const Asker asker(config, model, machine, knobs, compute);
+  const bool any_micro_batch = config.per_device_train_batch_size == 0;
+  Answer found = any_micro_batch ? asker.ask_any_micro_batch(planned.run) : asker.ask(planned.run);
+  RunPlan& run = answer.run;
+  run.limits = machine.limits;
+  if (!found.found.missing.fits()) answer.nearest_change = asker.nearest_change(found);
+  run.shape = std::move(found.shape);
+  run.profile = std::move(found.profile.memory);
+  run.rates = std::move(found.profile.rates);
+  run.found = std::move(found.found);
+  run.plan = std::move(run.found.memory.plan);
+  run.chunks = std::move(run.found.memory.chunks);
+  run.layout = std::move(run.found.memory.layout);
+  run.reason = (config.plan.empty() ? "" : "from " + knobs.source() + ": ") +
+               describe(model.spec, {run.plan, run.chunks, run.layout});
+  answer.micro_batch = run.shape.train_shapes.front().rows;
+  if (config.deterministic && !run.rates.measured && config.bf16 != Switch::kFalse) {
+    answer.notes.emplace_back("deterministic attention takes more workspace and time than the estimate has");
+  }
+  return answer;
+}
+
+}  // namespace protrain
