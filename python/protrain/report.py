@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 from .errors import CONFIG, FILES, INTERRUPTED, CommandError, one_line
@@ -91,16 +90,17 @@ def _may_write(output: Path) -> None:
 
 def _write(output: Path, text: str) -> None:
     """Whole or not at all: a browser may have the old one open."""
-    handle, aside = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+    if not output.parent.is_dir():
+        raise CommandError(CONFIG, f"--output: {output}: there is no folder {output.parent}")
+    aside = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            os.fchmod(handle, 0o644)
-            file.write(text)
-        os.replace(aside, output)
-    except BaseException:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(output)
+    except OSError as error:
+        raise CommandError(FILES, f"{output}: {error.strerror or error}") from error
+    finally:
         with contextlib.suppress(OSError):
-            os.unlink(aside)
-        raise
+            aside.unlink(missing_ok=True)
 
 
 def _say(line: str) -> None:

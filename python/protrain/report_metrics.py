@@ -131,8 +131,7 @@ def training(rows: dict, prediction: dict) -> dict:
         "error": errors if any(value is not None for _, value in errors) else [],
     }
     series = {name: thin(points) for name, points in raw.items()}
-    series["loss_trend"] = trend(raw["loss"])
-    series["tokens_per_second_trend"] = trend(raw["tokens_per_second"])
+    series |= {f"{name}_trend": trend(raw[name]) for name in ("loss", "tokens_per_second", "grad_norm", "error")}
     skipped = [row for row in train if row.get("skipped") is True]
     infinite = [
         row for row in train if "loss" in row and None in (number(row["loss"]), number(row.get("grad_norm", 0)))

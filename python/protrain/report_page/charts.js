@@ -84,7 +84,7 @@ function lineChart({ title, unit, format, series, marks = [], levels = [], range
   }
   const sorted = Float64Array.from(values).sort();
   const least = sorted[0], most = sorted[sorted.length - 1];
-  let log = mayLog && least > 0 && most > 40 * sorted[sorted.length >> 1];
+  let log = mayLog && least > 0 && most > 15 * sorted[sorted.length >> 1];
   if (mayLog && least > 0) heading.append(el("label", {}, el("input", { type: "checkbox", checked: log ? "" : null, onchange: (event) => { log = event.target.checked; draw(); } }), " log scale"));
   const shownMarks = marks.filter((mark) => mark.runs.length);
   box.append(legendOf([...drawn.filter((one) => one.name).map((one) => [one.name, one.color, one.dash ? "dash" : "line"]), ...levels.filter((level) => level.name).map((level) => [level.name, level.color, "dash"]), ...shownMarks.map((mark) => [mark.name, mark.color])]));
@@ -112,7 +112,7 @@ function lineChart({ title, unit, format, series, marks = [], levels = [], range
     area.setAttribute("viewBox", `0 0 ${width} ${height}`);
     area.style.height = `${height}px`;
     const parts = grid.map((tick) => [svg("line", { class: "grid", x1: left, x2: width - 8, y1: y(tick), y2: y(tick) }), svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, format(tick))]);
-    for (const tick of ticks(from, to, Math.max(2, Math.floor((width - left) / 90))).filter(Number.isInteger)) parts.push(svg("text", { x: x(tick), y: height - bottom + 16, "text-anchor": "middle" }, tick.toLocaleString("en")));
+    for (const tick of ticks(from, to, Math.max(2, Math.floor((width - left) / 90))).filter(Number.isInteger)) parts.push(svg("text", { x: Math.min(x(tick), width - 3.3 * tick.toLocaleString("en").length), y: height - bottom + 16, "text-anchor": "middle" }, tick.toLocaleString("en")));
     parts.push(svg("text", { x: (left + width) / 2, y: height - 2, "text-anchor": "middle" }, "step"));
     for (const level of levels) parts.push(svg("line", { x1: left, x2: width - 8, y1: y(level.value), y2: y(level.value), stroke: level.color, "stroke-dasharray": "5 4" }));
     for (const mark of shownMarks) for (const [first, last] of mark.runs) {
@@ -153,9 +153,12 @@ function lineChart({ title, unit, format, series, marks = [], levels = [], range
   return box;
 }
 
-// Calls back once laid out and whenever the width changes.
+// Calls back with drawAll(), once everything is laid out, and whenever the width changes after that.
+const undrawn = [];
+const drawAll = () => undrawn.splice(0).forEach((draw) => draw());
 function onResize(node, callback) {
   let last = -1;
   const check = () => { if (node.clientWidth !== last) { last = node.clientWidth; callback(); } };
+  undrawn.push(check);
   new ResizeObserver(() => requestAnimationFrame(check)).observe(node);  // not at once: drawing may change the height
 }

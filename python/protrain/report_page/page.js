@@ -28,6 +28,8 @@ function tiles() {
   return el("div", { class: "tiles" }, out);
 }
 
+const withTrend = (name, color, points, means) => (means.length ? [{ name, color, points, opacity: 0.45, width: 1 }, { name: `${name}, mean`, color, points: means, width: 2.2 }] : [{ name, color, points }]);
+
 function training() {
   if (!T.rows && !S.eval_loss.length) return section("Training", missing("No step has been logged yet."));
   const steps = [S.loss, S.eval_loss, S.loss_again, S.error].flatMap((points) => points.length ? [points[0][0], points[points.length - 1][0]] : []);
@@ -38,12 +40,11 @@ function training() {
     { name: "update skipped", color: "var(--warn)", runs: T.marks.skipped, at: "bottom" },
     { name: "resumed", color: "var(--quiet)", runs: T.marks.resumed.map((step) => [step, step, 1]), at: "line" },
   ];
-  const withTrend = (name, color, points, means) => [{ name, color, points, opacity: means.length ? 0.45 : 1, width: means.length ? 1 : 1.6 }, ...(means.length ? [{ name: `${name}, mean`, color, points: means, width: 2.2 }] : [])];
   const charts = el("div", { class: "charts" },
     lineChart({ title: "Loss", unit: "nats a token", format: plain, range, marks, mayLog: true, series: [...withTrend("training", "var(--c0)", S.loss, S.loss_trend), { name: "evaluation", color: "var(--c2)", points: S.eval_loss, dots: true, width: 2 }, { name: "before resuming", color: "var(--c7)", points: S.loss_again, opacity: 0.6, width: 1, loose: true }] }),
     lineChart({ title: "Speed", unit: "tokens/s", format: plain, range, fromZero: true, marks: marks.slice(2), levels: is(P.tokens_per_second) ? [{ name: "predicted", value: P.tokens_per_second, color: "var(--c3)" }] : [], series: withTrend("measured", "var(--c0)", S.tokens_per_second, S.tokens_per_second_trend) }),
-    lineChart({ title: "Gradient norm", unit: "before clipping", format: plain, range, marks, mayLog: true, series: [{ name: "norm", color: "var(--c0)", points: S.grad_norm }] }),
-    lineChart({ title: "Learning rate", unit: "per update", format: plain, range, marks: marks.slice(1), series: [{ name: "rate", color: "var(--c0)", points: S.learning_rate }] }));
+    lineChart({ title: "Gradient norm", unit: "before clipping", format: plain, range, marks, mayLog: true, series: withTrend("norm", "var(--c0)", S.grad_norm, S.grad_norm_trend) }),
+    lineChart({ title: "Learning rate", unit: "per update", format: plain, range, fromZero: true, marks: marks.slice(1), series: [{ name: "rate", color: "var(--c0)", points: S.learning_rate }] }));
   const rows = T.table.map((row) => [whole(row.step), plain(row.loss, 6), plain(row.eval_loss, 6), plain(row.grad_norm), plain(row.learning_rate), plain(row.tokens_per_second), seconds(row.step_seconds), percent(row.error), "loss" in row ? [row.skipped && "update skipped", (row.loss === null || row.grad_norm === null) && "not finite"].filter(Boolean).join(", ") : "evaluation"]);
   section("Training", charts,
     T.again > 0 && el("p", { class: "quiet" }, `${whole(T.again)} rows of steps that were trained again after a resume count no more; the newer ones do.`),
@@ -70,7 +71,7 @@ function prediction(range) {
   if (S.error.length) {
     content.push(lineChart({ title: "Prediction error", unit: "% of the measured step time; above 0: faster than predicted", format: (value) => `${plain(value, 3)} %`, range,
       levels: [10, 0, -10].map((value) => ({ value, name: { 10: "±10 %", 0: "exact" }[value], color: value ? "var(--warn)" : "var(--c1)" })),
-      series: [{ name: "error", color: "var(--c3)", points: S.error.map(([step, value]) => [step, is(value) ? 100 * value : value]) }] }));
+      series: withTrend("error", "var(--c3)", ...[S.error, S.error_trend].map((points) => points.map(([step, value]) => [step, is(value) ? 100 * value : value]))) }));
   } else content.push(missing("No prediction of the step time to compare with: plan.json and metrics.jsonl hold none."));
   const lanes = el("div", {});
   const fillLanes = (measured) => { const one = lanesTable(measured); lanes.replaceChildren(...(one ? [one] : [])); };
@@ -180,3 +181,4 @@ prediction(range);
 memory(range);
 plan();
 if (D.config) page.append(folded("Configuration (train_config.yaml)", el("pre", {}, D.config)));
+drawAll();

@@ -34,7 +34,7 @@ function timeline(groups) {
     const span = Math.min(ends, Math.max(1e-6, end - begin));
     const first = Math.min(Math.max(0, begin), ends - span);
     view = [first, first + span];
-    requestAnimationFrame(draw);
+    draw();
   }
   function zoom(factor, at = (view[0] + view[1]) / 2) { show(at - (at - view[0]) * factor, at + (view[1] - at) * factor); }
 
