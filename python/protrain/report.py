@@ -80,8 +80,8 @@ def page(data: dict) -> str:
 
 
 def _may_write(output: Path) -> None:
-    if output.is_dir():
-        raise CommandError(CONFIG, f"--output: {output} is a folder; it must be a file")
+    if output.exists() and not output.is_file():
+        raise CommandError(CONFIG, f"--output: {output} is a folder or a device; it must be a file")
     if output.exists() and output.stat().st_size > 0:
         with output.open("rb") as file:
             if file.read(len(_MARK)) != _MARK.encode():
@@ -92,10 +92,11 @@ def _write(output: Path, text: str) -> None:
     """Whole or not at all: a browser may have the old one open."""
     if not output.parent.is_dir():
         raise CommandError(CONFIG, f"--output: {output}: there is no folder {output.parent}")
-    aside = output.with_name(f".{output.name}.{os.getpid()}")
+    real = output.resolve()  # a link stays one
+    aside = real.with_name(f".{real.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")
-        aside.replace(output)
+        aside.replace(real)
     except OSError as error:
         raise CommandError(FILES, f"{output}: {error.strerror or error}") from error
     finally:

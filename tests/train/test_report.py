@@ -410,6 +410,7 @@ def test_a_folder_that_is_no_run_or_a_file_in_the_way_ends_with_one_line(run, tm
     mine.write_text("<p>mine</p>")
     refused(2, mine, "no report", of=[run, "--output", mine])
     assert mine.read_text() == "<p>mine</p>"
+    refused(2, "folder or a device", of=[run, "--output", "/dev/null"])
     refused(2, tmp_path / "a" / "b.html", "no folder", of=[run, "--output", tmp_path / "a" / "b.html"])
     protrain("report", run)
     protrain("report", run)  # over the report that is there

@@ -79,7 +79,7 @@ function prediction(range) {
   section("Predicted and measured", el("div", { class: "columns" }, el("div", {}, content), lanes));
 
   const parts = [];
-  const groupsOf = (measured) => [measured && { title: `measured, step ${measured.step}: ${seconds(measured.seconds)}`, trace: measured }, D.predicted && { title: `predicted: ${seconds(D.predicted.seconds)}`, trace: D.predicted }].filter(Boolean);
+  const groupsOf = (measured) => [measured && { name: `measured, step ${measured.step}`, trace: measured }, D.predicted && { name: "predicted", trace: D.predicted }].filter(Boolean);
   const groups = groupsOf(D.measured[0]);
   if (!D.measured.length) parts.push(missing("No measured timeline: set trace_steps: [N] to have step N traced."));
   if (!D.predicted) parts.push(missing("No predicted timeline: trace-predicted.json is not in the folder."));
@@ -90,7 +90,7 @@ function prediction(range) {
     }
     parts.push(lines.box);
     const cut = groups.filter((group) => group.trace.left_out);
-    parts.push(cut.map((group) => missing(`${group.title}: the last ${whole(group.trace.left_out)} tasks are left out.`)));
+    parts.push(cut.map((group) => missing(`${group.name}: the last ${whole(group.trace.left_out)} tasks are left out.`)));
   }
   section("Timeline of a step", parts);
 }

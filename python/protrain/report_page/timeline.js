@@ -1,4 +1,4 @@
-// Timelines of steps under each other on one time axis: a lane a row. Groups: {title, trace}, traces as report.py makes
+// Timelines of steps under each other on one time axis: a lane a row. Groups: {name, trace}, traces as report.py makes
 // them. On a canvas, since a step of a large model has thousands of tasks.
 const laneColors = { compute: 0, h2d: 1, d2h: 2, cpu_update: 3, gpu_update: 4, disk_read: 5, disk_write: 6, collective: 8 };
 const light = /^(forward|load|upload)/;  // tasks drawn in a lighter tone than what else their lane does
@@ -59,7 +59,7 @@ function timeline(groups) {
     let count = 0;
     for (const row of rows) {
       pen.fillStyle = color(row.lane ? "--quiet" : "--text");
-      pen.fillText(row.lane || row.group.title, row.lane ? 12 : 0, row.y + (row.lane ? rowHeight : headHeight + 6) / 2);
+      pen.fillText(row.lane || `${row.group.name}: ${seconds(row.group.trace.seconds)}`, row.lane ? 12 : 0, row.y + (row.lane ? rowHeight : headHeight + 6) / 2);
       if (!row.lane) continue;
       pen.fillStyle = color("--grid"); pen.fillRect(gutter, row.y + rowHeight - 1, width() - gutter - edge, 1);
       const base = color(laneColor(row.lane));
@@ -108,10 +108,10 @@ function timeline(groups) {
     if ((found && found.span) !== (picked && picked.span)) { picked = found; draw(); }
     tip.hidden = !found;
     if (!found) return;
-    const lines = [found.name, `${found.row.lane}, ${found.row.group.title}`, `${seconds(found.span[3])}, from ${seconds(found.span[2])} to ${seconds(found.span[2] + found.span[3])}`];
+    const lines = [found.name, `${found.row.lane}, ${found.row.group.name}`, `${seconds(found.span[3])}, from ${seconds(found.span[2])} to ${seconds(found.span[2] + found.span[3])}`];
     for (const group of groups.filter((one) => one !== found.row.group)) {
       const id = group.trace.names.indexOf(found.name), twin = group.trace.spans.find((span) => span[1] === id);
-      lines.push(twin ? `${group.title}: ${seconds(twin[3])}, from ${seconds(twin[2])}` : `${group.title}: no such task`);
+      lines.push(`${group.name}: ${twin ? `${seconds(twin[3])}, from ${seconds(twin[2])} to ${seconds(twin[2] + twin[3])}` : "no such task"}`);
     }
     tip.replaceChildren(...lines.map((line, i) => el("div", {}, i ? line : el("b", {}, line))));
     const right = found.at > width() / 2;
