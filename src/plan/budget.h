@@ -24,6 +24,7 @@ struct MemoryLimits {
 
 struct MemoryNeed {
   Bytes device = 0, pinned = 0, pageable = 0;
+  MemoryNeed() = default;
   explicit MemoryNeed(const Layout&);
 };
 

@@ -32,6 +32,8 @@ struct SearchSpace {
   std::optional<int> n_resident;                  // of the persistent body chunks, the first ones
   std::optional<UpdatePlace> embedding, head;
   Tier state_tier = Tier::kPageable;
+  bool chunk_a_layer = false;            // without chunk_bytes: chunks of one layer's weights
+  bool persistent_are_resident = false;  // n_resident = n_persist
   // ProTrain's four: n_persist, n_buffer, n_swap and n_recompute are free, one chunk a layer, updates on the CPU but
   // for persistent chunks.
   static SearchSpace published();
@@ -40,6 +42,7 @@ struct SearchSpace {
 struct SearchLimits {
   int simulations = 500;     // at most
   double tolerance = 0.002;  // ends when no bound is below (1 - tolerance) x the best simulated time
+  double enumerate = 20000;  // every plan of a space of so many is bounded; of larger ones a grid, refined
 };
 
 struct RunnerUp {

@@ -1,0 +1,63 @@
+// Which points of a large space are worth a look: a grid of families with as much on the device as fits, and what lies
+// around a point. Internal to search/.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "search/space.h"
+
+namespace protrain {
+
+struct Candidate {
+  Point point;
+  TimeBound time;
+  // Of plans that are equal but for it, the one whose other lanes have less to do.
+  double rank() const { return time.likely + kPressure * time.pressure; }
+  static constexpr double kPressure = 1e-3;
+};
+
+// Not thread-safe. Space outlives it.
+class Candidates {
+ public:
+  Candidates(const Space&, const MemoryLimits&);
+
+  // Best rank first.
+  std::vector<Candidate> grid();
+  std::vector<Candidate> around(const Point&);
+  // Those that lack least, by their bounds, least first.
+  std::vector<Point> leanest();
+  // With fewer persistent chunks or slots, so that its bound leaves `margin` free; nothing where that cannot be.
+  std::optional<Point> shrink(const Point&, Bytes margin);
+
+  Candidate bounded(const Point&);
+  Shortfall missing(const Point&, Bytes margin = 0);
+  // What a layout takes beyond its bound, as seen last: fits leave it free.
+  void set_margin(Bytes bytes) { margin_ = bytes; }
+  std::int64_t count() const { return count_; }
+  // Some layers changed from one mode to another.
+  std::vector<ActivationCounts> other_modes(const ActivationCounts&) const;
+
+ private:
+  // Slots beyond the fewest.
+  struct More {
+    int buffers = 2, gradients = 1;
+  };
+  // As many persistent chunks as fit / as many slots, with the fewest persistent chunks.
+  std::optional<Point> fit(Point, More, Bytes margin);
+  std::optional<Point> fit_buffers(Point, More, Bytes margin);
+  // All persistent chunks resident, as many as fit.
+  std::optional<Point> fit_residents(Point, More, Bytes margin);
+  Bytes room(const Point&, Bytes margin) const;  // of the device, for weights of the body
+  std::vector<ActivationCounts> coarse_modes() const;
+  std::vector<int> coarse_residents(int size) const;
+  void slots_around(const Point&, std::vector<Point>&);
+  void places_around(const Point&, More, std::vector<Point>&);
+
+  const Space& space_;
+  const MemoryLimits& limits_;
+  Bytes margin_ = 0;
+  std::int64_t count_ = 0;
+};
+
+}  // namespace protrain

@@ -1,0 +1,13 @@
+// What a search tells beside its plan. Internal to search/. Pure.
+#pragma once
+#include "search/trials.h"
+
+namespace protrain {
+
+// The best plan that differs from the chosen one in more than slot counts and distance.
+std::optional<RunnerUp> runner_up(const Space&, const Trials&, const Trial& chosen);
+// "device memory" or "host memory" where more of it would allow a plan with a smaller time bound, else the lane that
+// works longest.
+std::string binding_limit(const Space&, Candidates&, const Point& chosen, const std::array<double, kLanes>& busy);
+
+}  // namespace protrain

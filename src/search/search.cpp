@@ -1,0 +1,160 @@
+#include "search/search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "search/explain.h"
+
+namespace protrain {
+
+namespace {
+
+constexpr int kBatch = 5;        // plans around the best one that are simulated before it may move
+constexpr int kIdleBatches = 3;  // without a better one: the end
+constexpr double kStep = 1e-4;   // relative: what counts as better
+constexpr std::size_t kLeanest = 24;
+constexpr int kMostLayouts = 3000;  // of a space whose plans are all looked at
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+class Search {
+ public:
+  Search(const Space& space, const Profile& profile, const MemoryLimits& limits, const PredictOptions& options,
+         const SearchLimits& search_limits)
+      : space_(space),
+        limits_(limits),
+        search_limits_(search_limits),
+        candidates_(space, limits),
+        trials_(space, candidates_, profile, limits, options, search_limits) {}
+
+  SearchResult run(double started) {
+    result_.space = space_.count();
+    if (result_.space <= search_limits_.enumerate) {
+      enumerate(started);
+    } else {
+      refine_grid(started);
+    }
+    finish();
+    result_.bounded = candidates_.count();
+    result_.simulated = static_cast<int>(trials_.all().size());
+    result_.seconds = now() - started;
+    return std::move(result_);
+  }
+
+ private:
+  double to_beat() const {
+    const Trial* best = trials_.best();
+    return best == nullptr ? 1e300 : best->seconds * (1 - search_limits_.tolerance);
+  }
+
+  void enumerate(double started) {
+    std::vector<Candidate> fitting;
+    std::vector<std::pair<std::pair<Bytes, Bytes>, Point>> others;
+    for (const Point& point : space_.all()) {
+      const Shortfall lacks = candidates_.missing(point);
+      if (lacks.fits()) {
+        fitting.push_back(candidates_.bounded(point));
+      } else {
+        others.push_back({{lacks.device, lacks.host}, point});
+      }
+    }
+    std::ranges::stable_sort(fitting, {}, &Candidate::rank);
+    result_.bound_seconds = now() - started;
+    for (const Candidate& candidate : fitting) {
+      if (trials_.exhausted() || trials_.layouts() >= kMostLayouts) break;
+      if (candidate.time.least < to_beat()) trials_.attempt(candidate.point, false);
+    }
+    if (trials_.best() != nullptr) return;
+    std::ranges::stable_sort(others, {}, &std::pair<std::pair<Bytes, Bytes>, Point>::first);
+    for (std::size_t i = 0; i < std::min(others.size(), kLeanest); ++i) trials_.attempt(others[i].second, false);
+  }
+
+  void refine_grid(double started) {
+    const std::vector<Candidate> grid = candidates_.grid();
+    result_.bound_seconds = now() - started;
+    // The most promising of each kind first: what the bound does not see differs most between kinds.
+    std::vector<const Candidate*> starts;
+    std::set<std::tuple<int, Order, UpdatePlace, bool>> kinds;
+    for (const Candidate& candidate : grid) {
+      const Point& point = candidate.point;
+      const bool many_slots = point.slots.buffer > point.slots.persist - point.resident + 4;
+      if (kinds.insert({point.size, point.order, point.embedding, many_slots}).second) starts.push_back(&candidate);
+    }
+    for (const Candidate* start : starts) {
+      if (start->time.likely < to_beat()) trials_.attempt(start->point, true);
+    }
+    for (const Candidate& candidate : grid) {
+      if (trials_.best() != nullptr) break;
+      trials_.attempt(candidate.point, true);
+    }
+    if (trials_.best() == nullptr) {
+      const std::vector<Point> lean = candidates_.leanest();
+      for (std::size_t i = 0; i < std::min(lean.size(), kLeanest) && trials_.best() == nullptr; ++i) {
+        trials_.attempt(lean[i], false);
+      }
+    }
+    if (trials_.best() != nullptr) climb();
+  }
+
+  // From the best plan to better ones around it, until there is none.
+  void climb() {
+    bool moved = true;
+    while (moved && !trials_.exhausted()) {
+      const Trial at = *trials_.best();
+      moved = false;
+      int tried = 0;
+      for (const Candidate& candidate : candidates_.around(at.point)) {
+        if (trials_.exhausted() || tried >= kBatch * kIdleBatches) break;
+        if (candidate.time.likely >= to_beat() || trials_.seen(candidate.point)) continue;
+        trials_.attempt(candidate.point, true);
+        moved = trials_.best()->seconds < at.seconds * (1 - kStep);
+        if (++tried % kBatch == 0 && moved) break;
+      }
+    }
+  }
+
+  void finish() {
+    if (const Trial* best = trials_.best(); best != nullptr) {
+      result_.memory = trials_.planned(best->point);
+      result_.runner_up = runner_up(space_, trials_, *best);
+      result_.binding = binding_limit(space_, candidates_, best->point, best->busy);
+    } else {
+      PROTRAIN_CHECK(trials_.leanest().has_value(), "no plan was laid out");
+      result_.memory = trials_.planned(*trials_.leanest());
+      result_.missing = shortfall(MemoryNeed(result_.memory.layout), limits_);
+      result_.binding = result_.missing.device > 0 ? "device memory" : "host memory";
+    }
+    result_.prediction = trials_.predicted(result_.memory, false);
+  }
+
+  const Space& space_;
+  const MemoryLimits& limits_;
+  const SearchLimits& search_limits_;
+  Candidates candidates_;
+  Trials trials_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+SearchResult search(const ModelSpec& spec, const RunShape& shape, const Profile& profile, const Rates& rates,
+                    const MemoryLimits& limits, const SearchSpace& knobs, const PredictOptions& options,
+                    const SearchLimits& search_limits) {
+  const double started = now();
+  // Whatever the plan, the run has to be one that this model can take.
+  Plan plan = resident_plan(spec, shape, knobs.chunk_bytes.value_or(kMiB));
+  if (knobs.chunk_bytes) plan.chunk_bytes = *knobs.chunk_bytes;
+  if (knobs.activation) plan.activation = *knobs.activation;
+  if (knobs.offload_distance) plan.offload_distance = *knobs.offload_distance;
+  plan.state_tier = knobs.state_tier;
+  validate(spec, make_chunks(spec, plan.chunk_bytes, shape.compute), shape, plan);
+  PROTRAIN_CHECK(!shape.train_shapes.empty(), "a search for a run that does not train");
+  const Figures figures(spec, shape, profile, rates, options);
+  const Space space(figures, knobs);
+  return Search(space, profile, limits, options, search_limits).run(started);
+}
+
+}  // namespace protrain

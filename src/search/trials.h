@@ -1,0 +1,52 @@
+// Plans that were laid out exactly and simulated. Internal to search/.
+#pragma once
+#include <array>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "search/candidates.h"
+
+namespace protrain {
+
+struct Trial {
+  Point point;
+  double seconds = 0;
+  std::array<double, kLanes> busy{};
+};
+
+// Not thread-safe. All outlive it.
+class Trials {
+ public:
+  Trials(const Space&, Candidates&, const Profile&, const MemoryLimits&, const PredictOptions&, const SearchLimits&);
+
+  // Lays out and simulates, unless that has been done; what does not fit is made smaller a few times if `repair`.
+  // Whether a new plan was simulated.
+  bool attempt(Point, bool repair);
+  bool exhausted() const;
+  bool seen(const Point&) const;
+  const Trial* best() const { return best_ < 0 ? nullptr : &all_[static_cast<std::size_t>(best_)]; }
+  const std::vector<Trial>& all() const { return all_; }
+  // Of what did not fit, the one that lacks least.
+  const std::optional<Point>& leanest() const { return leanest_; }
+  int layouts() const { return layouts_; }
+  Prediction predicted(const PlannedMemory&, bool fold) const;
+  PlannedMemory planned(const Point&) const;
+
+ private:
+  const Space& space_;
+  Candidates& candidates_;
+  const Profile& profile_;
+  const MemoryLimits& limits_;
+  const PredictOptions& options_;
+  const SearchLimits& search_limits_;
+  std::set<std::array<int, 13>> seen_;
+  std::vector<Trial> all_;
+  int best_ = -1;
+  std::optional<Point> leanest_;
+  std::pair<Bytes, Bytes> lacks_;
+  int layouts_ = 0;
+  double effort_ = 0;  // tasks laid out or simulated
+};
+
+}  // namespace protrain
