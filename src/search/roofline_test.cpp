@@ -9,7 +9,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "schedule/schedule.h"
+#include "plan/plan_json.h"
+#include "schedule/layout.h"
+#include "schedule/simulate.h"
 
 namespace protrain {
 namespace {
@@ -128,6 +130,39 @@ INSTANTIATE_TEST_SUITE_P(OfAnH200, Roofline, ::testing::ValuesIn(kRecorded), [](
   std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
   return name;
 });
+
+// Whole steps: what the runs of bench/results/offload_h200/README.md used and took, under the plans of their
+// *.knobs.json. The simulation has its part in this.
+struct RecordedStep {
+  const char* name;
+  double tokens_per_second;
+  Bytes device_bytes;
+};
+
+class RooflineStep : public ::testing::TestWithParam<RecordedStep> {};
+
+TEST_P(RooflineStep, IsPredictedFromShapesAlone) {
+  const Architecture arch = parse_architecture(read("bench/main_job/llama-3.2-3b/config.json"), "config.json");
+  const ModelSpec spec = make_spec(arch);
+  RunShape run;
+  run.compute = DType::kBf16;
+  run.accumulation = 4;
+  run.train_shapes = {{4, 4096, 4, false}};
+  const StoredProfile profile =
+      estimate_profile(arch, spec, run, parse_hardware(read("hardware/h200.json"), "h200.json"));
+  const std::string file = std::string("bench/results/offload_h200/") + GetParam().name + ".knobs.json";
+  const Plan plan = parse_plan(read(file), file, spec, run.compute);
+  const std::vector<Chunk> chunks = make_chunks(spec, plan.chunk_bytes, run.compute);
+  const Layout layout = protrain::layout(spec, chunks, run, profile.memory, plan);
+  // A few control bytes have come and gone since.
+  EXPECT_NEAR(static_cast<double>(layout.bytes(Tier::kDevice)), static_cast<double>(GetParam().device_bytes), 4096);
+  const Prediction prediction = predict(spec, chunks, run, profile.memory, plan, layout, profile.rates);
+  EXPECT_NEAR(4 * 4 * 4096 / prediction.step_seconds / GetParam().tokens_per_second, 1, 0.15);
+}
+
+INSTANTIATE_TEST_SUITE_P(OfAnH200, RooflineStep,
+                         ::testing::Values(RecordedStep{"3b-keep", 26798, 93792570368},
+                                           RecordedStep{"3b-24-best", 21869, 21816175616}));
 
 // operators.log: a layer of LLaMA-3-8B, two rows of 4096 tokens: forward 6.11 ms, with backward 18.45 ms.
 TEST(RooflineOfAnH200, KnowsTheTimeOfALayerOfLlama8b) {
