@@ -124,7 +124,11 @@ Profile record_memory(const ModelSpec& spec, std::span<const std::unique_ptr<Blo
     recorder.stream().synchronize();
   }
   release_plain_memory(device.kind());
-  profile.calls = book.calls();
+  // The book may hold calls of other shapes, from before.
+  for (const Profile::Call& call : book.calls()) {
+    const auto& shapes = call.key.training ? shape.train_shapes : shape.eval_shapes;
+    if (std::ranges::find(shapes, call.key.shape) != shapes.end()) profile.calls.push_back(call);
+  }
   // An embedding keeps nothing: its forward is the same whatever it is asked to keep.
   const std::vector<Profile::Call> recorded = profile.calls;
   for (Profile::Call call : recorded) {

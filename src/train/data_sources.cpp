@@ -88,6 +88,7 @@ std::int64_t row_length(const TrainConfig& config, const ModelSpec& spec) {
 
 DataSources open_data(Files& files, const TrainConfig& config, const ModelSpec& spec) {
   check_end_token(config, spec);
+  const bool automatic = config.per_device_train_batch_size == 0;
   DataSources data;
   data.train_tokens = open_tokens(files, config, spec, config.train_file, "train_file", data.train_file);
   data.sampling = {
@@ -97,8 +98,8 @@ DataSources open_data(Files& files, const TrainConfig& config, const ModelSpec& 
       .packing = config.packing,
       .shuffle = config.shuffle,
       .seed = static_cast<std::uint64_t>(config.seed),
-      .micro_batch = config.per_device_train_batch_size,
-      .accumulation = config.gradient_accumulation_steps,
+      .micro_batch = automatic ? 1 : config.per_device_train_batch_size,
+      .accumulation = automatic ? config.train_batch_size : config.gradient_accumulation_steps,
   };
   data.train = open_source(data.train_tokens, data.sampling, data.train_file, "train_file");
   if (config.validation_file.empty()) {
@@ -114,6 +115,12 @@ DataSources open_data(Files& files, const TrainConfig& config, const ModelSpec& 
   data.eval = open_source(data.eval_tokens, options, data.eval_file, "validation_file");
   warn_of_end_token(config, data);
   return data;
+}
+
+void set_micro_batch(DataSources& data, std::int64_t rows, std::int64_t accumulation) {
+  data.sampling.micro_batch = rows;
+  data.sampling.accumulation = accumulation;
+  data.train = open_source(data.train_tokens, data.sampling, data.train_file, "train_file");
 }
 
 }  // namespace protrain

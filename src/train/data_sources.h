@@ -16,8 +16,11 @@ struct DataSources {
   std::unique_ptr<BatchSource> eval;  // null without validation_file
 };
 
-// Prepares what is raw, opens, checks every token id against the model's vocabulary. Error(kConfig, kData),
-// Interrupted.
+// Of per_device_train_batch_size: auto, micro-batches of one row until set_micro_batch(). Prepares what is raw, opens,
+// checks every token id against the model's vocabulary. Error(kConfig, kData), Interrupted.
 DataSources open_data(Files&, const TrainConfig&, const ModelSpec&);
+
+// Cuts the same updates into micro-batches of so many rows.
+void set_micro_batch(DataSources&, std::int64_t rows, std::int64_t accumulation);
 
 }  // namespace protrain

@@ -34,27 +34,26 @@ std::int64_t longest_row(const RunShape& shape) {
 }
 
 // Loads what the update lanes launch, so that it counts as outside of the arena before the plan is made.
-void warm_up_kernels(const Device& device, Stream& stream, DType compute) {
+void warm_up_kernels(const Device& device, UpdateKernels& kernels, Stream& stream, DType compute) {
   if (device.kind() != DeviceKind::kCuda) return;
   constexpr std::int64_t kElements = 1024;
   const at::Tensor memory = at::zeros({16 * kElements}, at::TensorOptions(at::kFloat).device(at::kCUDA));
   auto* const base = static_cast<std::byte*>(memory.mutable_data_ptr());
   const auto part = [&](int index) { return base + index * kElements * 4; };
-  const auto kernels = make_cuda_kernels();
   auto* const control = reinterpret_cast<StepControl*>(part(0));
   auto* const doubles = reinterpret_cast<double*>(part(1));
   stream.call([&] {
-    kernels->round_gradient(stream, reinterpret_cast<const float*>(part(2)), reinterpret_cast<std::uint16_t*>(part(3)),
-                            kElements);
-    kernels->squared_norm(stream, part(3), compute, kElements / 2, doubles, doubles + 64);
-    kernels->finish_norm(stream, doubles + 64, 1, doubles + 128, 1, 1, control);
+    kernels.round_gradient(stream, reinterpret_cast<const float*>(part(2)), reinterpret_cast<std::uint16_t*>(part(3)),
+                           kElements);
+    kernels.squared_norm(stream, part(3), compute, kElements / 2, doubles, doubles + 64);
+    kernels.finish_norm(stream, doubles + 64, 1, doubles + 128, 1, 1, control);
     const StateBytes state = {part(4),
                               reinterpret_cast<std::int16_t*>(part(5)),
                               reinterpret_cast<float*>(part(6)),
                               reinterpret_cast<float*>(part(7)),
                               part(8),
                               kElements};
-    kernels->adamw(stream, {}, control, compute, state);
+    kernels.adamw(stream, {}, control, compute, state);
   });
   stream.synchronize();
 }
@@ -98,6 +97,7 @@ MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model,
     const ThreadPool probe(2 * measured.compute_threads + 2);
   }
   set_up_torch({.compute_threads = measured.compute_threads, .deterministic = config.deterministic});
+  measured.kernels = make_run_kernels(kind, measured.compute_threads);
 
   measured.shape.compute = compute_dtype(config, kind);
   measured.shape.accumulation = config.gradient_accumulation_steps;
@@ -115,13 +115,18 @@ MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model,
                                  .traces = measured.traces,
                                  .tables = measured.tables});
   measured.profile = measure_again(measured, model, measured.shape);
+  settle(measured);
+  return measured;
+}
+
+void settle(MeasuredModel& measured) {
   measured.process_bytes = settled_process_bytes();
-  if (kind == DeviceKind::kCuda) {
-    warm_up_kernels(*measured.device, *measured.device->stream("warm up"), measured.shape.compute);
+  if (const DeviceKind kind = measured.device->kind(); kind == DeviceKind::kCuda) {
+    warm_up_kernels(*measured.device, *measured.kernels.device, *measured.device->stream("warm up"),
+                    measured.shape.compute);
     release_plain_memory(kind);
     measured.outside_bytes = measured.device->memory().in_use;
   }
-  return measured;
 }
 
 Profile measure_again(const MeasuredModel& measured, const ModelSource& model, const RunShape& shape) {

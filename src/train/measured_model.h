@@ -33,6 +33,8 @@ struct MeasuredModel {
 // Error(kConfig) for a device that is not there; Error(kDoesNotFit) when a block of one micro-batch has not enough
 // memory to run.
 MeasuredModel measure_model(const TrainConfig&, const ModelSource&, const DataSources&);
+// process_bytes and outside_bytes as they are now: after anything else was measured.
+void settle(MeasuredModel&);
 // What the calls ask for with other shapes, as far as there is memory for one block's.
 Profile measure_again(const MeasuredModel&, const ModelSource&, const RunShape&);
 

@@ -19,7 +19,7 @@
 #include "train/metrics.h"
 #include "train/output_folder.h"
 #include "train/plan_file.h"
-#include "train/run_plan.h"
+#include "train/plan_run.h"
 #include "train/run_state.h"
 #include "train/signals.h"
 #include "train/step_cost.h"
@@ -72,14 +72,14 @@ class Trainer {
   [[noreturn]] void save_and_stop();
   ExportOptions export_options();
 
-  const TrainConfig& config_;
+  TrainConfig config_;  // resolved
   Files& files_;
   const ProgressOptions& progress_options_;
   const fs::path output_;
   const OutputLock lock_;
   const std::vector<fs::path> checkpoints_;  // to go on from, in the order in which to try them
   const std::unique_ptr<ModelSource> model_;
-  const DataSources data_;
+  DataSources data_;
   const std::int64_t total_steps_;
   const LearningRate rate_;
   MeasuredModel measured_;
@@ -111,8 +111,8 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       rate_(make_learning_rate(config, total_steps_)),
       measured_(measure_model(config, *model_, data_)),
       forecast_(config.prediction_steps) {
-  plans_.push_back(
-      std::make_unique<RunPlan>(choose_plan(files, config, *model_, measured_, stored_order(files, checkpoints_))));
+  plans_.push_back(std::make_unique<RunPlan>(
+      plan_run(files_, config_, *model_, data_, measured_, stored_order(files_, checkpoints_))));
   files_.write_text(output_ / kRunConfigFile, print_config(config_), false);
   engine_ = std::make_unique<Engine>(config_, *model_, plan(), measured_);
   plan().limits.outside = settled_outside(plan(), *measured_.device);
