@@ -126,7 +126,10 @@ int run(int argc, char** argv) {
     restart_with_passive_waiting(argv);
     return profile_command(profile->remaining());
   }
-  if (plan->parsed()) return plan_command(plan->remaining());
+  if (plan->parsed()) {
+    restart_with_passive_waiting(argv);
+    return plan_command(plan->remaining());
+  }
   if (report->parsed()) return report_command(to_report);
   if (exporting->parsed()) return export_command(to_export);
   if (init->parsed()) return init_command(to_init);

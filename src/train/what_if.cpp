@@ -4,11 +4,12 @@
 #include <functional>
 #include <utility>
 
-#include "base/cgroup.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "search/roofline.h"
 #include "train/plan_knobs.h"
 #include "train/planned_shape.h"
+#include "train/profile_cache.h"
 
 namespace protrain {
 namespace {
@@ -16,6 +17,9 @@ namespace {
 // What a run's process takes of host memory beside its arenas (446-486 MiB in runs on CUDA), and what it leaves free of
 // the device (as memory_limits()).
 constexpr Bytes kProcessBytes = 512 * kMiB, kReserve = 64 * kMiB;
+// As plan_run() tries micro-batches.
+constexpr int kNoBetterInARow = 2;
+constexpr double kBetter = 0.005;
 
 // Where bytes and times come from, and what there is of memory.
 struct Machine {
@@ -24,7 +28,6 @@ struct Machine {
   MemoryLimits limits;
   // Error(kConfig) for shapes that it does not know.
   std::function<StoredProfile(const RunShape&)> profile;
-  std::shared_ptr<MeasuredModel> measured;  // of this machine: blocks that profile() runs
 };
 
 // A run's data as far as memory and time see it.
@@ -139,21 +142,41 @@ Machine from_hardware(Files& files, const TrainConfig& config, const WhatIfOptio
   return machine;
 }
 
-Machine of_this_machine(const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model,
+// Blocks are run here, so that memory is recorded; times come from the cache, or are measured as in train().
+Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model,
                         const RunShape& run) {
   DataSources shapes;
   shapes.train = std::make_unique<ShapesAlone>(run.train_shapes);
   if (!run.eval_shapes.empty()) shapes.eval = std::make_unique<ShapesAlone>(run.eval_shapes);
+  TrainConfig own = config;
+  own.gradient_accumulation_steps = run.accumulation;
+  const auto measured = std::make_shared<MeasuredModel>(measure_model(own, model, shapes));
   Machine machine;
-  machine.measured = std::make_shared<MeasuredModel>(measure_model(config, model, shapes));
-  machine.kind = machine.measured->device->kind();
-  machine.name = machine.measured->device->name();
-  machine.limits = memory_limits(config, *machine.measured);
+  machine.profile = [measured, own, options, &files, &model](const RunShape& shape) mutable {
+    own.per_device_train_batch_size = shape.train_shapes.front().rows;
+    own.gradient_accumulation_steps = shape.accumulation;
+    if (shape.train_shapes != measured->shape.train_shapes || shape.accumulation != measured->shape.accumulation) {
+      measured->shape = shape;
+      measured->profile = measure_again(*measured, model, shape);
+      measured->rates = {};
+    }
+    StoredProfile profile = profile_of(files, own, model, *measured, ProfileCache::kUse,
+                                       [](const std::string& line) { log::info("profile: {}", line); });
+    measured->rates = profile.rates;
+    set_links(profile.rates, options);
+    return profile;
+  };
+  machine.profile(run);
+  settle(*measured);
+  machine.kind = measured->device->kind();
+  machine.name = measured->device->name();
+  machine.limits = memory_limits(config, *measured);
   if (options.device_memory) {
-    const Bytes there = *options.device_memory - machine.limits.outside;
-    const Bytes reserve = machine.kind == DeviceKind::kCpu ? 0 : kReserve;
-    machine.limits.device = std::min(
-        there - reserve, machine.limits.device_cap > 0 ? machine.limits.device_cap - machine.limits.outside : there);
+    const Bytes there = *options.device_memory - (machine.kind == DeviceKind::kCpu ? 0 : kReserve);
+    machine.limits.device = there - machine.limits.outside;
+    if (machine.limits.device_cap > 0) {
+      machine.limits.device = std::min(machine.limits.device, machine.limits.device_cap - machine.limits.outside);
+    }
   }
   if (options.host_memory) {
     machine.limits.host = *options.host_memory;
@@ -161,17 +184,6 @@ Machine of_this_machine(const TrainConfig& config, const WhatIfOptions& options,
       machine.limits.host = std::min(machine.limits.host, config.host_memory_limit.bytes);
     }
   }
-  machine.profile = [measured = machine.measured, run, options, name = machine.name](const RunShape& shape) {
-    if (shape.train_shapes != run.train_shapes || shape.accumulation != run.accumulation) {
-      fail(ExitCode::kConfig, "the profile of this machine is of {} rows", run.train_shapes.front().rows);
-    }
-    StoredProfile profile;
-    profile.machine = name;
-    profile.memory = measured->profile;
-    profile.rates = measured->rates;
-    set_links(profile.rates, options);
-    return profile;
-  };
   return machine;
 }
 
@@ -202,12 +214,14 @@ class Asker {
   Answer ask_any_micro_batch(const RunShape& shape) const {
     const std::int64_t samples = shape.train_shapes.front().rows * shape.accumulation;
     std::optional<Answer> best;
-    for (std::int64_t rows = 1; rows <= samples; ++rows) {
+    int no_better = 0;
+    for (std::int64_t rows = 1; rows <= samples && no_better < kNoBetterInARow; ++rows) {
       if (samples % rows != 0) continue;
       Answer answer = ask(with_micro_batch(shape, rows));
       const bool fits = answer.found.missing.fits();
-      const bool better = !best || (fits && (!best->found.missing.fits() || answer.found.prediction.step_seconds <
-                                                                                best->found.prediction.step_seconds));
+      const bool better =
+          !best || (fits && answer.found.prediction.step_seconds < (1 - kBetter) * best->found.prediction.step_seconds);
+      no_better = better ? 0 : no_better + 1;
       if (better) best = std::move(answer);
       if (!fits) break;  // more rows take more
     }
@@ -304,7 +318,7 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
                                                            : DType::kBf16;
   PlannedShape planned = planned_shape(files, config, model.spec, compute);
   answer.notes = std::move(planned.notes);
-  const Machine machine = here                       ? of_this_machine(config, options, model, planned.run)
+  const Machine machine = here                       ? of_this_machine(files, config, options, model, planned.run)
                           : !options.profile.empty() ? from_profile(files, config, options, model)
                                                      : from_hardware(files, config, options, model);
   answer.machine = machine.name;
