@@ -31,7 +31,7 @@ def collect(run: Path) -> dict:
     if not metrics.exists() and not plan_path.exists():
         raise CommandError(CONFIG, f"{run}: holds neither metrics.jsonl nor plan.json; give a run's output_dir")
     notes: list[str] = []
-    rows: dict = {"train": [], "evaluate": []}
+    rows: dict = {"train": [], "evaluate": [], "forecast": []}
     if metrics.exists():
         rows, notes = read_rows(metrics)
     else:

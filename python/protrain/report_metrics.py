@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from statistics import median
 
-from .report_values import number, numbers, table
+from .report_values import number
 
 _MOST_POINTS = 900  # of one line; extremes and gaps stay
 _TREND_POINTS = 150
@@ -61,7 +61,7 @@ def _runs(steps: list[int]) -> list:
 
 def read_rows(path: Path) -> tuple[dict, list[str]]:
     """The rows of metrics.jsonl by kind, in the order of the file, and what was wrong with it."""
-    rows: dict = {"train": [], "evaluate": []}
+    rows: dict = {"train": [], "evaluate": [], "forecast": []}
     notes, bad, other = [], [], 0
     whole, at = True, 0
     with path.open("rb") as file:
@@ -75,7 +75,7 @@ def read_rows(path: Path) -> tuple[dict, list[str]]:
                 row = None
             if not isinstance(row, dict) or type(row.get("step")) is not int or not 0 <= row["step"] < 2**53:
                 bad.append(at)
-            elif row.get("kind") in ("train", "evaluate"):
+            elif row.get("kind") in tuple(rows):
                 rows[row["kind"]].append(row)
             else:
                 other += 1
@@ -106,9 +106,11 @@ def _spaced(rows: list, most: int) -> list:
 
 
 def training(rows: dict, prediction: dict) -> dict:
-    """Lines, marks, table and sums of read_rows' rows. prediction: prediction_of's."""
+    """Lines, marks, table and sums of read_rows' rows. prediction: prediction_of's. Errors are those of the log: the
+    share by which something took longer than predicted."""
     train, again, resumed = live_rows(rows["train"])
     evaluations, _, _ = live_rows(rows["evaluate"])
+    forecasts, _, _ = live_rows(rows["forecast"])
     predicted = number(prediction.get("step_seconds"))
 
     def line(name: str, of: list = train) -> list:
@@ -116,7 +118,7 @@ def training(rows: dict, prediction: dict) -> dict:
 
     def error(row: dict) -> float | None:
         expected, took = number(row.get("predicted_step_seconds")) or predicted, number(row.get("step_seconds"))
-        return expected / took - 1 if expected and took and expected > 0 and took > 0 else None
+        return took / expected - 1 if expected and took and expected > 0 and took > 0 else None
 
     errors = [[row["step"], error(row)] for row in train]
     raw = {
@@ -147,11 +149,11 @@ def training(rows: dict, prediction: dict) -> dict:
         {"step": row["step"], "eval_loss": number(row.get("eval_loss"))} for row in _spaced(evaluations, _TABLE_ROWS)
     ]
     speeds = [value for _, value in raw["tokens_per_second"][1:] or raw["tokens_per_second"] if value is not None]
-    lanes = [
-        [row["step"], numbers(row["lane_seconds"]), number(row.get("step_seconds"))]
-        for row in train
-        if table(row.get("lane_seconds"))
-    ]
+    lane_errors: dict = {}
+    for row in forecasts:
+        for name in row:
+            if name.endswith("_error") and (lane := name.removesuffix("_error")) != "step":
+                lane_errors.setdefault(lane, []).append([row["step"], number(row[name])])
     last = train[-1] if train else {}
     ends = [value for _, value in raw["eval_loss"] if value is not None]
     return {
@@ -171,5 +173,5 @@ def training(rows: dict, prediction: dict) -> dict:
         "tokens_per_second": median(speeds) if speeds else None,
         "device_peak_bytes": max((value for _, value in raw["device_peak_bytes"] if value is not None), default=None),
         "host_peak_bytes": max((value for _, value in raw["host_peak_bytes"] if value is not None), default=None),
-        "lane_seconds": lanes[-1] if lanes else None,
+        "lane_errors": {lane: thin(points, _TABLE_ROWS) for lane, points in lane_errors.items()},
     }

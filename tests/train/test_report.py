@@ -267,6 +267,7 @@ def test_torn_foreign_and_broken_files_are_named_and_the_rest_is_shown(run, tmp_
     (folder / "metrics.jsonl").write_text(
         '{"step": "x"}\nnull\n{"step": 1, "kind": ["a"]}\n{"step": true, "kind": "train"}\n'
         + whole
+        + '{"step": 12, "kind": "of another version"}\n'
         + '{"step": 13, "kind": "tra'
     )
     (folder / "trace-step-6.json").write_text('{"traceEvents": [{"ph": "X", "ts": 1')
@@ -290,7 +291,7 @@ def test_torn_foreign_and_broken_files_are_named_and_the_rest_is_shown(run, tmp_
     for words in (
         "is torn",
         "3 unreadable lines are left out, the first is line 1",
-        "1 rows of a kind",
+        "2 rows of a kind",
         "trace-step-6.json: cannot be read",
         "trace-predicted.json: cannot be read: it holds no tasks",
     ):
@@ -416,3 +417,18 @@ def test_a_folder_that_is_no_run_or_a_file_in_the_way_ends_with_one_line(run, tm
     protrain("report", run)  # over the report that is there
     assert (run / "report.html").read_text().endswith("</html>\n")
     assert not [path for path in run.iterdir() if path.name.startswith(".report")]
+
+
+def test_errors_of_the_prediction_are_those_of_the_log(tmp_path):
+    lines = [train_row(step, predicted_step_seconds=0.064 / (1.25 if step < 5 else 0.98)) for step in range(1, 9)]
+    lines.insert(4, dict(step=4, kind="forecast", step_error=0.25, compute_error=0.3, h2d_error=None))
+    lines.append(dict(step=8, kind="forecast", step_error=-0.02, compute_error=-0.01, h2d_error=0.07))
+    folder = write_rows(tmp_path / "out", lines)
+    (folder / "plan.json").write_text(json.dumps({"prediction": {"step_seconds": 0.06, "lanes": {"compute": 0.05}}}))
+    data = report.collect(folder)
+    errors = data["training"]["series"]["error"]
+    assert [value for _, value in errors] == pytest.approx([0.25] * 4 + [-0.02] * 4)
+    assert data["training"]["lane_errors"] == {"compute": [[4, 0.3], [8, -0.01]], "h2d": [[4, None], [8, 0.07]]}
+    seen = look(report.page(data), tmp_path)
+    assert seen["charts"]["Prediction error"] == 3
+    assert "compute 50 ms 83 % 49.5 ms – -1.0 %" in shown(seen["text"])

@@ -53,30 +53,34 @@ function training() {
   return range;
 }
 
-// Busy time of each lane, predicted beside measured: the timeline's numbers.
+// Busy time of each lane, predicted beside measured, from a trace or from the last comparison in the log.
 function lanesTable(measured) {
-  const predicted = Object.keys(P.lanes || {}).length ? P.lanes : (D.predicted || {}).busy;
-  const row = T.lane_seconds;
-  const found = measured ? [measured.step, measured.busy, measured.seconds] : row;
-  if (!predicted && !found) return null;
-  const planned = P.step_seconds || (D.predicted || {}).seconds, took = found && found[2];
-  const lanes = laneOrder([{ lanes: Object.keys(predicted || {}) }, { lanes: Object.keys(found ? found[1] : {}) }]);
-  const line = (name, expected, real) => [name, seconds(expected), share(expected / planned), seconds(real), share(real / took), percent(expected / real - 1)];
-  const busy = lanes.map((lane) => [lane, (predicted || {})[lane], found ? found[1][lane] : undefined]).filter((one) => one[1] || one[2]);
-  return table(["lane", "predicted busy", "of the step", found ? `measured, step ${whole(found[0])}` : "measured", "of the step", "error"], [...busy.map((one) => line(...one)), line("step", planned, took)]);
+  const predicted = Object.keys(P.lanes || {}).length ? P.lanes : (D.predicted || {}).busy || {};
+  const latest = Object.entries(T.lane_errors).map(([lane, points]) => [lane, ...points[points.length - 1]]);
+  if (!Object.keys(predicted).length && !measured) return null;
+  const planned = P.step_seconds || (D.predicted || {}).seconds;
+  const busy = measured ? measured.busy : Object.fromEntries(latest.map(([lane, , error]) => [lane, predicted[lane] * (1 + error)]));
+  const took = measured ? measured.seconds : undefined, when = measured ? measured.step : (latest[0] || [])[1];
+  const line = (name, expected, real) => [name, seconds(expected), share(expected / planned), seconds(real), share(real / took), percent(real / expected - 1)];
+  const lanes = laneOrder([{ lanes: Object.keys(predicted) }, { lanes: Object.keys(busy) }]).filter((lane) => predicted[lane] || busy[lane]);
+  return table(["lane", "predicted busy", "of the step", is(when) ? `measured, step ${whole(when)}` : "measured", "of the step", "error"], [...lanes.map((lane) => line(lane, predicted[lane], busy[lane])), line("step", planned, took)]);
 }
 
 function prediction(range) {
-  const content = [];
+  const content = [], lanes = laneOrder([{ lanes: Object.keys(T.lane_errors) }]);
+  const hundred = (points) => points.map(([step, value]) => [step, is(value) ? 100 * value : value]);
   if (S.error.length) {
-    content.push(lineChart({ title: "Prediction error", unit: "% of the measured step time; above 0: faster than predicted", format: (value) => `${plain(value, 3)} %`, range,
+    content.push(lineChart({ title: "Prediction error", unit: "% of the prediction; above 0: slower than predicted", format: (value) => `${plain(value, 3)} %`, range,
       levels: [10, 0, -10].map((value) => ({ value, name: { 10: "±10 %", 0: "exact" }[value], color: value ? "var(--warn)" : "var(--c1)" })),
-      series: withTrend("error", "var(--c3)", ...[S.error, S.error_trend].map((points) => points.map(([step, value]) => [step, is(value) ? 100 * value : value]))) }));
+      series: [...withTrend("step", "var(--text)", hundred(S.error), hundred(S.error_trend)), ...lanes.map((lane) => ({ name: lane, color: laneColor(lane), points: hundred(T.lane_errors[lane]), loose: true, dots: true, width: 1 }))] }));
+    const at = new Map();
+    for (const lane of lanes) for (const [step, value] of T.lane_errors[lane]) at.set(step, { ...at.get(step), [lane]: value });
+    if (at.size) content.push(folded("Table: error of each lane", table(["step", ...lanes], [...at].map(([step, values]) => [whole(step), ...lanes.map((lane) => percent(values[lane]))]))));
   } else content.push(missing("No prediction of the step time to compare with: plan.json and metrics.jsonl hold none."));
-  const lanes = el("div", {});
-  const fillLanes = (measured) => { const one = lanesTable(measured); lanes.replaceChildren(...(one ? [one] : [])); };
+  const busy = el("div", {});
+  const fillLanes = (measured) => { const one = lanesTable(measured); busy.replaceChildren(...(one ? [one] : [])); };
   fillLanes(D.measured[0]);
-  section("Predicted and measured", el("div", { class: "columns" }, el("div", {}, content), lanes));
+  section("Predicted and measured", el("div", { class: "columns" }, el("div", {}, content), busy));
 
   const parts = [];
   const groupsOf = (measured) => [measured && { name: `measured, step ${measured.step}`, trace: measured }, D.predicted && { name: "predicted", trace: D.predicted }].filter(Boolean);
