@@ -120,12 +120,17 @@ def training(rows: dict, prediction: dict) -> dict:
         expected, took = number(row.get("predicted_step_seconds")) or predicted, number(row.get("step_seconds"))
         return took / expected - 1 if expected and took and expected > 0 and took > 0 else None
 
+    def speed(row: dict) -> float | None:  # as predicted; a new plan in the middle of a run changes it
+        tokens, expected = number(row.get("step_tokens")), number(row.get("predicted_step_seconds"))
+        return tokens / expected if tokens and expected and expected > 0 else None
+
     errors = [[row["step"], error(row)] for row in train]
     raw = {
         "loss": line("loss"),
         "eval_loss": line("eval_loss", evaluations),
         "loss_again": line("loss", again),
         "tokens_per_second": line("tokens_per_second"),
+        "predicted_tokens_per_second": [[row["step"], speed(row)] for row in train if speed(row)],
         "grad_norm": line("grad_norm"),
         "learning_rate": line("learning_rate"),
         "device_peak_bytes": line("device_peak_bytes"),
