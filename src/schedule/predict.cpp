@@ -27,6 +27,20 @@ std::vector<Id> slots_after_step(const ModelSpec& spec, const std::vector<Chunk>
   return held;
 }
 
+bool offloads_activations(const ModelSpec& spec, const Plan& plan) {
+  for (std::size_t block = 0; block < spec.blocks.size(); ++block) {
+    const ActivationTraits& mode = traits(plan.activation.at(block));
+    if (spec.blocks[block].kind == BlockKind::kLayer && (mode.offload_saved || mode.offload_input)) return true;
+  }
+  return false;
+}
+
+// Copies of saved sets and inputs in kLayer order depend on how many micro-batches pass by meanwhile: nothing is left
+// out of such a step.
+bool may_fold(const ModelSpec& spec, const RunShape& shape, const Plan& plan) {
+  return shape.accumulation > kWalked && !(plan.order == Order::kLayer && offloads_activations(spec, plan));
+}
+
 StepShape steady_step(const ModelSpec& spec, const std::vector<Chunk>& chunks, const RunShape& shape, const Plan& plan,
                       const PredictOptions& options) {
   PROTRAIN_CHECK(!shape.train_shapes.empty(), "a prediction of a run that does not train");
@@ -35,7 +49,7 @@ StepShape steady_step(const ModelSpec& spec, const std::vector<Chunk>& chunks, c
                    ? options.batch
                    : *std::max_element(shape.train_shapes.begin(), shape.train_shapes.end(),
                                        [](const auto& a, const auto& b) { return a.tokens() < b.tokens(); });
-  step.micro_batches = options.fold ? std::min(shape.accumulation, kWalked) : shape.accumulation;
+  step.micro_batches = options.fold && may_fold(spec, shape, plan) ? kWalked : shape.accumulation;
   step.clip = options.clip;
   step.slots = slots_after_step(spec, chunks, plan, options.clip);
   for (Id chunk = 0; options.clip && chunk < static_cast<Id>(chunks.size()); ++chunk) {
@@ -81,41 +95,43 @@ void fold_seconds(const Schedule& schedule, Order order, double stands_for, cons
   }
 }
 
+// Fills the sums of a simulated step; in kMicroBatch order `left_out` more micro-batches are added.
+void add_up(Prediction& result, Order order, std::int64_t left_out, double between_steps) {
+  Period period;
+  double periods = 0;
+  if (left_out > 0 && order == Order::kMicroBatch) {
+    period = period_of(result.schedule, result.timeline);
+    periods = static_cast<double>(left_out);
+  }
+  result.busy = {};
+  for (const Span& span : result.timeline.spans) {
+    result.busy[static_cast<std::size_t>(span.lane)] +=
+        span.end_seconds - span.begin_seconds + periods * period.part_of(span);
+  }
+  const double tasks = result.timeline.seconds + periods * period.seconds();
+  result.step_seconds = tasks + between_steps;
+  result.compute_waits = tasks - result.busy[static_cast<std::size_t>(Lane::kCompute)];
+}
+
 }  // namespace
 
 Prediction predict(const ModelSpec& spec, const std::vector<Chunk>& chunks, const RunShape& shape,
                    const Profile& profile, const Plan& plan, const Layout& layout, const Rates& rates,
                    const PredictOptions& options) {
   const StepShape step = steady_step(spec, chunks, shape, plan, options);
+  const std::int64_t left_out = shape.accumulation - step.micro_batches;
+  const double stands_for = static_cast<double>(shape.accumulation) / static_cast<double>(step.micro_batches);
   Prediction result;
   result.schedule = expand(spec, chunks, shape, profile, plan, layout, step);
   PROTRAIN_CHECK(result.schedule.slots_after == step.slots,
-                 "a step in the steady state leaves other chunks in the "
-                 "slots than it has found there");
-  const std::int64_t left_out = shape.accumulation - step.micro_batches;
+                 "a steady step finds other chunks in the slots than it leaves");
   double load = 1;
   for (int round = 0; round < 2; ++round) {
     std::vector<double> seconds = task_seconds(result.schedule, spec, chunks, step, rates, load);
-    if (left_out > 0) {
-      fold_seconds(result.schedule, plan.order,
-                   static_cast<double>(shape.accumulation) / static_cast<double>(step.micro_batches), rates, seconds);
-    }
+    if (left_out > 0) fold_seconds(result.schedule, plan.order, stands_for, rates, seconds);
     result.timeline = simulate(result.schedule, seconds, rates);
-    Period period;
-    double periods = 0;
-    if (left_out > 0 && plan.order == Order::kMicroBatch) {
-      period = period_of(result.schedule, result.timeline);
-      periods = static_cast<double>(left_out);
-    }
-    result.busy = {};
-    for (const Span& span : result.timeline.spans) {
-      result.busy[static_cast<std::size_t>(span.lane)] +=
-          span.end_seconds - span.begin_seconds + periods * period.part_of(span);
-    }
-    const double tasks = result.timeline.seconds + periods * period.seconds();
+    add_up(result, plan.order, left_out, rates.between_steps);
     const double compute = result.busy[static_cast<std::size_t>(Lane::kCompute)];
-    result.step_seconds = tasks + rates.between_steps;
-    result.compute_waits = tasks - compute;
     load = result.step_seconds > 0 ? compute / result.step_seconds : 1;
   }
   return result;

@@ -30,9 +30,10 @@ struct Prediction {
 
 struct PredictOptions {
   bool clip = true;
-  // More than three micro-batches are not walked, for the search; the schedule and timeline are then those of three. In
-  // kMicroBatch order each of the others takes as long as the second one. In kLayer order each of the three stands for a
-  // third of all: its calls and copies take so many times as long, weights and gradients do not.
+  // For the search: more than three micro-batches are not walked; the schedule and timeline are then those of three. In
+  // kMicroBatch order each of the others takes as long as the second one does. In kLayer order each of the three stands
+  // for a third of all: its calls take so many times as long, weights and gradients do not. Not where saved sets or
+  // inputs visit the host in kLayer order: there all are walked.
   bool fold = false;
   BatchShape batch = {};  // a planned shape; of 0 tokens: the largest one
 };
