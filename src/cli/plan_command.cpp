@@ -55,6 +55,7 @@ Bytes memory(const std::string& name, const std::string& text) {
   try {
     bytes = parse_bytes(text);
   } catch (const Error&) {
+    bytes = 0;  // refused below, under the option's name
   }
   if (bytes <= 0) fail(ExitCode::kConfig, "--{}: {}: it must be a size such as 24GiB", name, text);
   return bytes;

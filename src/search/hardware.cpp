@@ -18,28 +18,28 @@ constexpr double kMostBytes = 1e18;
 struct Key {
   std::string_view name;
   std::variant<Bytes Hardware::*, double Hardware::*, int Hardware::*> member;
-  bool required = false;
   double least = 0;  // above it, or from it on when `from`
   bool from = false;
+  bool required = false;
 };
 
 constexpr Key kKeys[] = {
-    {"device_memory", &Hardware::device_memory, true},
-    {"outside", &Hardware::outside, false, 0, true},
-    {"host_memory", &Hardware::host_memory, true},
-    {"bf16_flops", &Hardware::bf16_flops, true},
-    {"f32_flops", &Hardware::f32_flops, true},
-    {"attention_flops", &Hardware::attention_flops, true},
-    {"device_bytes", &Hardware::device_bytes, true},
-    {"steady_slowdown", &Hardware::steady_slowdown, false, 1, true},
-    {"h2d_bytes", &Hardware::h2d_bytes, true},
-    {"d2h_bytes", &Hardware::d2h_bytes, true},
-    {"duplex", &Hardware::duplex, false, 1, true},
-    {"host_bytes", &Hardware::host_bytes, true},
-    {"update_under_copies", &Hardware::update_under_copies, false, 1, true},
+    {"device_memory", &Hardware::device_memory, 0, false, true},
+    {"outside", &Hardware::outside, 0, true},
+    {"host_memory", &Hardware::host_memory, 0, false, true},
+    {"bf16_flops", &Hardware::bf16_flops, 0, false, true},
+    {"f32_flops", &Hardware::f32_flops, 0, false, true},
+    {"attention_flops", &Hardware::attention_flops, 0, false, true},
+    {"device_bytes", &Hardware::device_bytes, 0, false, true},
+    {"steady_slowdown", &Hardware::steady_slowdown, 1, true},
+    {"h2d_bytes", &Hardware::h2d_bytes, 0, false, true},
+    {"d2h_bytes", &Hardware::d2h_bytes, 0, false, true},
+    {"duplex", &Hardware::duplex, 1, true},
+    {"host_bytes", &Hardware::host_bytes, 0, false, true},
+    {"update_under_copies", &Hardware::update_under_copies, 1, true},
     {"disk_read_bytes", &Hardware::disk_read_bytes},
     {"disk_write_bytes", &Hardware::disk_write_bytes},
-    {"gpus", &Hardware::gpus, false, 1, true},
+    {"gpus", &Hardware::gpus, 1, true},
 };
 
 class Reader {

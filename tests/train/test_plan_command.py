@@ -1,0 +1,147 @@
+"""`protrain plan`: what it says, what it needs, how it fails. Only config.json of a model is there."""
+
+import json
+import pathlib
+
+import pytest
+from train_support import ROOT, protrain, random_samples, write_config, write_tokens
+
+HARDWARE = ROOT / "hardware"
+GPT2 = {"model_type": "gpt2", "n_layer": 6, "n_embd": 256, "n_head": 4, "n_positions": 128, "vocab_size": 1003,
+        "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "tie_word_embeddings": True}
+
+
+@pytest.fixture
+def shape(tmp_path):
+    folder = tmp_path / "shape"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(GPT2))
+    return folder
+
+
+@pytest.fixture
+def config(shape, tmp_path):
+    return write_config(tmp_path / "c.yaml", config_name=str(shape), train_file=str(tmp_path / "absent.jsonl"),
+                        output_dir=str(tmp_path / "out"), cutoff_len=128, per_device_train_batch_size=8)
+
+
+def plan(config, *words, hardware="rtx4090", check=True):
+    return protrain("plan", config, "--hardware", HARDWARE / f"{hardware}.json", *words, check=check)
+
+
+def answer(config, *words, **more):
+    return json.loads(plan(config, *words, "--json", **more).stdout)
+
+
+def test_the_answer_says_plan_bytes_time_lanes_limit_and_search(config):
+    text = plan(config).stdout
+    for word in ("an estimate: nothing was measured", "NVIDIA RTX 4090", "knobs", "chunk_bytes", "s a step", "tokens/s",
+                 "estimated rates", "lanes work compute", "binds", "simulated", "device", "optimizer state", "note"):
+        assert word in text, f"{word}\n{text}"
+    whole = answer(config)
+    assert whole["schema"] == 1 and whole["fits"] and whole["estimate"] and whole["machine"] == "NVIDIA RTX 4090"
+    prediction = whole["prediction"]
+    tokens = 8 * 128
+    assert prediction["tokens_per_second"] == pytest.approx(tokens / prediction["step_seconds"])
+    assert 0 < prediction["lanes"]["compute"] <= prediction["step_seconds"]
+    assert prediction["binding"] and prediction["search"]["simulated"] <= 500 and prediction["search"]["space"] >= 1
+    device = whole["memory"]["device"]
+    assert 0 < device["planned_bytes"] <= device["limit_bytes"] and device["by_tag"]["weights"] > 0
+    assert len(whole["plan"]["activation"]) == GPT2["n_layer"] + 2
+
+
+def test_rows_are_those_of_the_data_where_it_is_prepared_and_else_of_the_configuration(config, tmp_path):
+    presumed = answer(config)
+    assert presumed["batch"]["train_shapes"] == [{"rows": 8, "row_tokens": 128, "packed": False}]
+    assert any("presumed" in note for note in presumed["notes"])
+    data = write_tokens(tmp_path / "t.ptk", random_samples([40] * 20))
+    known = answer(config, "--train_file", data)
+    assert known["batch"]["train_shapes"][0]["row_tokens"] < 128
+    assert not any("presumed" in note for note in known["notes"])
+    packed = answer(config, "--packing")
+    assert packed["batch"]["train_shapes"] == [{"rows": 8, "row_tokens": 128, "packed": True}]
+
+
+def test_less_memory_and_slower_links_never_make_a_step_faster(config):
+    big = ("--per_device_train_batch_size", "64", "--gradient_accumulation_steps", "2")
+    free = answer(config, *big)
+    need = free["memory"]["device"]["planned_bytes"] + free["memory"]["device"]["outside_bytes"] + (64 << 20)
+    tight = answer(config, *big, "--device-memory", int(need * 0.85))
+    assert tight["memory"]["device"]["planned_bytes"] < free["memory"]["device"]["planned_bytes"]
+    assert tight["prediction"]["step_seconds"] >= 0.998 * free["prediction"]["step_seconds"]
+    slow = answer(config, *big, "--device-memory", int(need * 0.85), "--h2d", "0.5", "--d2h=0.5")
+    assert slow["prediction"]["step_seconds"] >= 0.998 * tight["prediction"]["step_seconds"]
+
+
+def test_knobs_and_keys_of_the_configuration_hold(config):
+    own = answer(config, "--plan", '{"activation": "recompute", "order": "micro_batch"}', "--bf16", "false")
+    layers = own["plan"]["activation"][1:-1]
+    assert set(layers) == {"recompute"} and own["batch"]["compute_dtype"] == "float32"
+    capped = answer(config, "--device_memory_limit", "1GiB")
+    assert capped["memory"]["device"]["limit_bytes"] < 1 << 30
+
+
+def test_the_micro_batch_is_chosen_when_it_is_auto(config):
+    text = config.read_text().replace("per_device_train_batch_size: 8", "per_device_train_batch_size: auto")
+    config.write_text(text + "train_batch_size: 12\n")
+    batch = answer(config)["batch"]
+    assert batch["per_device_train_batch_size"] * batch["gradient_accumulation_steps"] == 12
+
+
+def test_what_does_not_fit_ends_with_code_3_the_shortfall_and_a_change_that_fits(config):
+    result = plan(config, "--device-memory", "900MiB", "--per_device_train_batch_size", "256", check=False)
+    assert result.returncode == 3
+    (line,) = [line for line in result.stderr.splitlines() if "does not fit" in line]
+    assert "device memory: need" in line and "bytes short" in line and "would fit" in line, line
+    words = line.split("; ")[-1].replace(":", "").split()
+    rows = int(words[words.index("per_device_train_batch_size") + 1])
+    accumulation = int(words[words.index("gradient_accumulation_steps") + 1])
+    assert rows * accumulation == 256
+    plan(config, "--device-memory", "900MiB", "--per_device_train_batch_size", rows, "--gradient_accumulation_steps",
+         accumulation)
+    whole = plan(config, "--device-memory", "900MiB", "--per_device_train_batch_size", "256", "--json", check=False)
+    missing = json.loads(whole.stdout)["missing"]
+    assert whole.returncode == 3 and missing["device_bytes"] > 0 and missing["nearest_change"]
+
+
+def test_a_host_that_is_too_small_is_named_and_the_size_that_would_do_does(config):
+    result = plan(config, "--host-memory", "100MiB", check=False)
+    assert result.returncode == 3 and "host memory: need" in result.stderr, result.stderr
+    enough = result.stderr.split("--host-memory ")[-1].split()[0]
+    plan(config, "--host-memory", enough)
+
+
+@pytest.mark.parametrize("words, message", [
+    (("--gpus", "2"), "runs on several GPUs come later"),
+    (("--gpus", "half"), "--gpus: half: it must be a whole number"),
+    (("--h2d", "fast"), "--h2d: fast: it must be a number of GB/s"),
+    (("--h2d", "-3"), "--h2d: -3: it must be"),
+    (("--device-memory", "much"), "--device-memory: much: it must be a size such as 24GiB"),
+    (("--host-memory",), "--host-memory has no value"),
+    (("--profile", "absent.json"), "--profile: absent.json does not exist"),
+    (("--cutoff_len", "4096"), "more than the model's 128 positions"),
+    (("--cutof_len", "64"), "did you mean 'cutoff_len'"),
+])
+def test_a_wrong_option_is_one_line_and_code_2(config, words, message):
+    result = plan(config, *words, check=False)
+    assert result.returncode == 2 and message in result.stderr and not result.stdout, result.stderr
+
+
+def test_a_wrong_hardware_file_is_named(config, tmp_path):
+    result = protrain("plan", config, "--hardware", tmp_path / "x.json", check=False)
+    assert result.returncode == 2 and "x.json does not exist" in result.stderr
+    (tmp_path / "x.json").write_text('{"name": "x", "flops": 3}')
+    result = protrain("plan", config, "--hardware", tmp_path / "x.json", check=False)
+    assert result.returncode == 2 and "x.json: flops is no key of a machine" in result.stderr
+
+
+def test_a_disk_is_noted_though_no_plan_uses_it(config):
+    assert any("no plan uses one yet" in note for note in answer(config, "--disk", "2")["notes"])
+
+
+def test_every_hardware_file_and_published_configuration_gives_a_plan(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for hardware in sorted(path.stem for path in HARDWARE.glob("*.json")):
+        for model in ("gpt2-1b", "gpt2-10b"):
+            whole = answer(pathlib.Path("examples/published") / f"{model}.yaml", hardware=hardware)
+            assert whole["fits"], (hardware, model)
