@@ -13,14 +13,22 @@
 namespace protrain {
 
 struct TimingOptions {
-  double seconds = 40;  // of the whole, at most; fewer repetitions where it would not do
+  // Of the whole on a GPU, at most, as far as one call of each kind allows. The CPU device is not worth so much: there
+  // it is a few calls of each kind.
+  double seconds = 40;
   std::function<void(const std::string&)> progress = nullptr;  // one line a stage
 };
 
 // Times of every call of `memory` (events, no tracing, block calls at fixed addresses as in a run), of the links each
-// way and both, of updates on device and host, and how much each slows the other down. Memory is plain and given back,
-// at most `device_budget` bytes of the device. On the calling thread, after record_memory(). `host_kernels` null: no
-// CPU update is measured and the figure of `device_kernels`' own device is taken.
+// way and both, of updates on device and host, and how much each slows the other down. On the calling thread, after
+// record_memory() of the same book, whose mode is plain before and after; the kernels are used by no one else
+// meanwhile. No generator of LibTorch's is touched. between_steps stays 0.
+//
+// Memory is plain and given back: of the device one block's calls and, within what is left of `device_budget`, a second
+// block and room for copies and updates; of the host 400 MB at most, 128 MiB
+// of it pinned.
+//
+// `host_kernels` null: no CPU update is measured and the figures of the device's own take its place.
 Rates measure_rates(const ModelSpec&, std::span<const std::unique_ptr<Block>>, TraceBook&, const RunShape&,
                     const Profile& memory, Device&, UpdateKernels& device_kernels, UpdateKernels* host_kernels,
                     Bytes device_budget, const TimingOptions& = {});

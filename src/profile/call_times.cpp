@@ -1,0 +1,211 @@
+#include "profile/call_times.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "profile/stopwatch.h"
+
+namespace protrain::profile {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+// The first round on a GPU may wait for the host, which is not ahead of it yet; on the CPU it touches fresh pages.
+constexpr int kFewestOnGpu = 3, kFewestOnCpu = 2;
+// Seconds that the first round takes for one less to do.
+constexpr double kLongOnGpu = 1.0, kLongOnCpu = 0.1;
+constexpr std::size_t kAhead = 4;  // pieces of load that the host is ahead of the device
+constexpr double kShortest = 1e-9;
+
+// The times of one key: a value a round.
+struct Samples {
+  CallKey key;
+  std::vector<double> steady, rested;
+};
+
+class Timer {
+ public:
+  Timer(const RigModel& model, const Device& device, Stream& stream, const CallPace& pace,
+        std::vector<Samples>& samples)
+      : model_(model), device_(device), stream_(stream), pace_(pace), samples_(samples) {}
+
+  // Room for the busiest block beside any other: it stays, and heats the device.
+  void keep_heater() { heater_.emplace(model_, busiest_kind(model_), device_.kind(), stream_); }
+
+  void steady(const RigKind& kind, double seconds) {
+    each(kind, [&](BlockRig& rig) {
+      const Clock::time_point warm = Clock::now();
+      const double settle = warmed_ ? pace_.settle : pace_.warm;
+      while (seconds_since(warm) < settle) heat(rig, settle / 10);
+      warmed_ = true;
+      rounds(rig, seconds);
+    });
+  }
+
+  void rested(const RigKind& kind, double seconds) {
+    each(kind, [&](BlockRig& rig) {
+      const Clock::time_point begin = Clock::now();
+      while (!cooled_ && seconds_since(begin) < pace_.settle) rest_round(rig, false);
+      cooled_ = true;
+      const Clock::time_point timed = Clock::now();
+      for (int round = 0; more(round, seconds_since(timed), seconds); ++round) rest_round(rig, true);
+    });
+  }
+
+ private:
+  // A rig for the kind; the heater itself where it is that.
+  template <typename Do>
+  void each(const RigKind& kind, const Do& action) {
+    if (heater_ && heater_->kind() == kind) {
+      action(*heater_);
+    } else {
+      {
+        BlockRig rig(model_, kind, device_.kind(), stream_);
+        action(rig);
+        stream_.synchronize();
+      }
+      give_back(model_, device_.kind());
+    }
+  }
+
+  bool more(int round, double passed, double seconds) const {
+    const bool gpu = pace_.duty_cycles;
+    const int fewest = (gpu ? kFewestOnGpu : kFewestOnCpu) - (passed > (gpu ? kLongOnGpu : kLongOnCpu) ? 1 : 0);
+    return round < fewest || (round < pace_.rounds && passed < seconds);
+  }
+
+  // Load for about so long, issued without a wait at its end.
+  void heat(BlockRig& rig, double seconds) {
+    BlockRig& source = heater_ ? *heater_ : rig;
+    if (heat_seconds_ == 0 || !heater_) {
+      const Event before = stream_.record();
+      pass(source);
+      const Event after = stream_.record();
+      after.wait();
+      heat_seconds_ = std::max(device_.seconds_between(before, after), kShortest);
+    }
+    const int times = static_cast<int>(std::clamp(seconds / heat_seconds_, 1.0, 10000.0));
+    std::deque<Event> ahead;
+    for (int i = 0; i < times; ++i) {
+      pass(source);
+      ahead.push_back(stream_.record());
+      if (ahead.size() <= kAhead) continue;
+      ahead.front().wait();
+      ahead.pop_front();
+    }
+  }
+  void pass(BlockRig& rig) {
+    if (heater_) {
+      rig.forward_backward();
+      return;
+    }
+    for (const CallKey& key : rig.keys()) rig.run(key);
+    rig.next_micro_batch();
+  }
+
+  // All calls of the kind, over and over, never waiting for the round that was just issued.
+  void rounds(BlockRig& rig, double seconds) {
+    std::vector<std::vector<Event>> marks;
+    const Clock::time_point begin = Clock::now();
+    for (int round = 0; more(round, seconds_since(begin), seconds); ++round) {
+      if (pace_.heat > 0 && heater_ && &rig != &*heater_) heat(rig, pace_.heat);
+      std::vector<Event>& own = marks.emplace_back();
+      own.push_back(stream_.record());
+      for (const CallKey& key : rig.keys()) {
+        rig.run(key);
+        own.push_back(stream_.record());
+      }
+      rig.next_micro_batch();
+      if (round > 0) marks[static_cast<std::size_t>(round) - 1].back().wait();
+    }
+    stream_.synchronize();
+    for (const std::vector<Event>& own : marks) {
+      for (std::size_t i = 0; i < rig.keys().size(); ++i) {
+        sample(rig.keys()[i]).steady.push_back(device_.seconds_between(own[i], own[i + 1]));
+      }
+    }
+  }
+
+  void rest_round(BlockRig& rig, bool counts) {
+    const std::vector<CallKey>& keys = rig.keys();
+    for (std::size_t i = 0; i < keys.size();) {
+      const std::size_t first = i;
+      std::vector<Event> marks = {stream_.record()};
+      do {
+        rig.run(keys[i]);
+        marks.push_back(stream_.record());
+      } while (keys[i++].pass == Pass::kForwardKeep);
+      marks.back().wait();
+      for (std::size_t k = first; counts && k < i; ++k) {
+        sample(keys[k]).rested.push_back(device_.seconds_between(marks[k - first], marks[k - first + 1]));
+      }
+      std::this_thread::sleep_for(std::chrono::duration<double>(device_.seconds_between(marks.front(), marks.back())));
+    }
+    rig.next_micro_batch();
+  }
+
+  Samples& sample(const CallKey& key) {
+    const auto found =
+        std::find_if(samples_.begin(), samples_.end(), [&](const Samples& one) { return one.key == key; });
+    if (found != samples_.end()) return *found;
+    return samples_.emplace_back(Samples{key, {}, {}});
+  }
+
+  const RigModel& model_;
+  const Device& device_;
+  Stream& stream_;
+  const CallPace& pace_;
+  std::vector<Samples>& samples_;
+  std::optional<BlockRig> heater_;
+  double heat_seconds_ = 0;  // of one piece of load
+  bool warmed_ = false, cooled_ = false;
+};
+
+}  // namespace
+
+std::vector<Rates::Call> call_times(const RigModel& model, const Device& device, Stream& stream, Bytes budget,
+                                    const CallPace& pace, const std::function<void(const std::string&)>& progress) {
+  const std::vector<RigKind> kinds = rig_kinds(model);
+  const auto count = static_cast<double>(kinds.size());
+  std::vector<Samples> samples;
+  {
+    Timer timer(model, device, stream, pace, samples);
+    Bytes largest = 0;
+    for (const RigKind& kind : kinds) largest = std::max(largest, rig_bytes(model, kind));
+    if (pace.duty_cycles && largest + rig_bytes(model, busiest_kind(model)) <= budget) timer.keep_heater();
+    progress(fmt::format("timing calls of {} kinds of blocks and shapes{}", kinds.size(),
+                         pace.duty_cycles ? " under steady load" : ""));
+    for (const RigKind& kind : kinds) timer.steady(kind, pace.steady / count);
+    if (pace.duty_cycles) {
+      progress("timing the same with pauses");
+      for (const RigKind& kind : kinds) timer.rested(kind, pace.rested / count);
+    }
+  }
+
+  std::vector<Rates::Call> calls;
+  for (const Profile::Call& call : model.memory.calls) {
+    CallKey key = call.key;
+    const auto of = [&](const CallKey& wanted) {
+      return std::find_if(samples.begin(), samples.end(), [&](const Samples& one) { return one.key == wanted; });
+    };
+    auto found = of(key);
+    if (found == samples.end() && key.pass == Pass::kForwardKeep) {  // an embedding's
+      key.pass = Pass::kForward;
+      found = of(key);
+    }
+    PROTRAIN_CHECK(found != samples.end(), "a call of \"{}\" was not timed", key.trace);
+    const double steady = std::max(median(found->steady), kShortest);
+    const double rested = found->rested.empty() ? steady : std::max(median(found->rested), kShortest);
+    calls.push_back({call.key, steady, std::min(steady, rested)});
+  }
+  return calls;
+}
+
+}  // namespace protrain::profile

@@ -1,0 +1,25 @@
+// How long work takes on a device's stream. Private to profile/.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "schedule/rates.h"
+
+namespace protrain::profile {
+
+using Work = std::function<void(Stream&)>;  // issues one piece
+
+// InternalError for no values; of two in the middle the smaller.
+double median(std::vector<double>);
+
+// One piece alone, the stream empty before it: the median of as many as fit into `seconds`, at least one, after one
+// that does not count.
+double time_alone(const Device&, Stream&, const Work&, double seconds);
+
+// The line through two points; through the origin where they do not rise. Never negative.
+Rates::Linear fit(double small_units, double small_seconds, double large_units, double large_seconds);
+
+// A copy of up to `large` bytes, from two sizes. Host memory is pinned.
+Rates::Linear copy_time(const Device&, Stream&, std::byte* to, const std::byte* from, Bytes large, double seconds);
+
+}  // namespace protrain::profile

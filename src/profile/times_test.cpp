@@ -1,0 +1,186 @@
+// All that is timed, on the CPU device: the figures' bounds, and what timing leaves alone.
+#include "profile/times.h"
+
+#include <ATen/core/Generator.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "base/error.h"
+#include "profile/test_rig.h"
+
+namespace protrain {
+namespace {
+
+constexpr BatchShape kDense{2, 24, 2, false};
+constexpr BatchShape kPacked{2, 24, 9, true};
+constexpr Bytes kBudget = 256 * kMiB;
+
+// A small model on its device, recorded.
+class Machine {
+ public:
+  Machine(const std::string& config, DType compute, const std::vector<BatchShape>& shapes, std::int64_t accumulation)
+      : arch_(parse_architecture(config, "config.json")), spec_(make_spec(arch_)), device_(make_cpu_device()) {
+    shape_.compute = compute;
+    shape_.accumulation = accumulation;
+    shape_.train_shapes = shapes;
+    shape_.eval_shapes = {shapes.front()};
+    const std::int64_t positions = shapes.back().row_tokens;
+    auto tables = std::make_shared<model::RopeTables>(arch_, DeviceKind::kCpu, positions);
+    blocks_ = make_blocks(arch_, spec_,
+                          {.compute = compute,
+                           .device = DeviceKind::kCpu,
+                           .deterministic = false,
+                           .positions = positions,
+                           .traces = book_,
+                           .tables = tables});
+    record();
+  }
+
+  void record() { memory_ = record_memory(spec_, blocks_, *book_, shape_, *device_); }
+  Rates measure(bool host = true, const TimingOptions& options = {}) {
+    return measure_rates(spec_, blocks_, *book_, shape_, memory_, *device_, *kernels_,
+                         host ? host_kernels_.get() : nullptr, kBudget, options);
+  }
+  const Profile& memory() const { return memory_; }
+  const ModelSpec& spec() const { return spec_; }
+  const TraceBook& book() const { return *book_; }
+
+ private:
+  const Architecture arch_;
+  const ModelSpec spec_;
+  const std::unique_ptr<Device> device_;
+  const std::shared_ptr<TraceBook> book_ = std::make_shared<TraceBook>(DeviceKind::kCpu);
+  RunShape shape_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  Profile memory_;
+  ThreadPool pool_{2}, host_pool_{2};
+  const std::unique_ptr<UpdateKernels> kernels_ = make_cpu_kernels(pool_), host_kernels_ = make_cpu_kernels(host_pool_);
+};
+
+class Timing : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    install_allocator(DeviceKind::kCpu);
+    set_up_torch({.compute_threads = 2, .deterministic = true});
+  }
+  const std::string gpt2_ = test::families()[0].second, llama_ = test::families()[3].second;
+};
+
+double passed(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
+Bytes anonymous_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * kKiB;
+  }
+  return 0;
+}
+
+TEST_F(Timing, EveryCallOfTheProfileHasATime) {
+  for (const auto& [name, config] : test::families()) {
+    for (const DType compute : {DType::kF32, DType::kBf16}) {
+      SCOPED_TRACE(name + (compute == DType::kBf16 ? " bf16" : " fp32"));
+      Machine machine(config, compute, {kDense, kPacked}, compute == DType::kF32 ? 1 : 2);
+      const Rates rates = machine.measure();
+      EXPECT_TRUE(rates.measured);
+      ASSERT_EQ(rates.calls.size(), machine.memory().calls.size());
+      for (std::size_t i = 0; i < rates.calls.size(); ++i) {
+        EXPECT_EQ(rates.calls[i].key, machine.memory().calls[i].key);
+        EXPECT_GT(rates.calls[i].rested, 0);
+        EXPECT_GE(rates.calls[i].steady, rates.calls[i].rested);
+      }
+    }
+  }
+}
+
+TEST_F(Timing, RatesArePositiveAndNoLaneMakesAnotherFaster) {
+  Machine machine(llama_, DType::kBf16, {kDense}, 1);
+  const Rates rates = machine.measure();
+  for (const Rates::Linear& rate :
+       {rates.h2d, rates.d2h, rates.cpu_update, rates.gpu_update, rates.norm, rates.round}) {
+    EXPECT_GE(rate.seconds, 0);
+    EXPECT_GT(rate.per_unit, 0);
+  }
+  EXPECT_GT(rates.finish_norm, 0);
+  EXPECT_EQ(rates.between_steps, 0);
+  for (std::size_t a = 0; a < kLanes; ++a) {
+    EXPECT_EQ(rates.slowdown[a][a], 1);
+    for (std::size_t b = 0; b < kLanes; ++b) EXPECT_GE(rates.slowdown[a][b], 1);
+  }
+}
+
+TEST_F(Timing, MoreTokensTakeLonger) {
+  constexpr BatchShape kShort{1, 32, 1, false}, kLong{16, 64, 16, false};
+  Machine machine(llama_, DType::kF32, {kShort, kLong}, 1);
+  const Rates rates = machine.measure();
+  for (const Rates::Call& call : rates.calls) {
+    if (!(call.key.shape == kShort) || !call.key.training) continue;
+    const auto same = std::find_if(rates.calls.begin(), rates.calls.end(), [&](const Rates::Call& other) {
+      CallKey key = call.key;
+      key.shape = kLong;
+      return other.key == key;
+    });
+    ASSERT_NE(same, rates.calls.end());
+    if (call.key.trace == machine.spec().blocks.front().trace) continue;  // a look-up is all overhead
+    EXPECT_GT(same->steady, 1.5 * call.steady) << call.key.trace << " pass " << static_cast<int>(call.key.pass);
+  }
+}
+
+TEST_F(Timing, RunsCallsAtFixedAddressesAsARunDoes) {
+  Machine machine(llama_, DType::kBf16, {kPacked}, 2);
+  reset_allocator_counts();
+  machine.measure();
+  EXPECT_GT(allocator_counts().replayed, 0);
+  EXPECT_EQ(allocator_counts().mismatches, 0);
+  EXPECT_EQ(machine.book().mode(), TraceBook::Mode::kPlain);
+  machine.record();  // the traces are as they were, or this would say so
+}
+
+TEST_F(Timing, TouchesNoGenerator) {
+  const auto generator = at::globalContext().defaultGenerator(at::kCPU);
+  Machine machine(gpt2_, DType::kF32, {kDense}, 1);
+  const at::Tensor before = generator.get_state();
+  machine.measure();
+  EXPECT_TRUE(before.equal(generator.get_state()));
+}
+
+TEST_F(Timing, LeavesNoMemoryBehind) {
+  Machine machine(llama_, DType::kF32, {kDense}, 1);
+  machine.measure();  // threads and libraries take theirs once
+  const Bytes before = anonymous_bytes();
+  for (int i = 0; i < 5; ++i) machine.measure();
+  EXPECT_LT(anonymous_bytes() - before, 2 * kMiB);
+}
+
+TEST_F(Timing, OfATinyModelIsDoneAtOnce) {
+  Machine machine(llama_, DType::kF32, {kDense, kPacked}, 2);
+  machine.measure();
+  const auto begin = std::chrono::steady_clock::now();
+  machine.measure();
+  EXPECT_LT(passed(begin), 0.5);
+}
+
+TEST_F(Timing, WithoutHostKernelsUpdatesOfTheDeviceStandForTheHosts) {
+  Machine machine(llama_, DType::kF32, {kDense}, 1);
+  const Rates rates = machine.measure(false);
+  EXPECT_EQ(rates.cpu_update.per_unit, rates.gpu_update.per_unit);
+  const auto compute = static_cast<std::size_t>(Lane::kCompute), gpu = static_cast<std::size_t>(Lane::kGpuUpdate),
+             cpu = static_cast<std::size_t>(Lane::kCpuUpdate);
+  EXPECT_EQ(rates.slowdown[compute][cpu], rates.slowdown[compute][gpu]);
+  EXPECT_EQ(rates.slowdown[cpu][compute], rates.slowdown[gpu][compute]);
+}
+
+TEST_F(Timing, TellsOfEachStage) {
+  Machine machine(llama_, DType::kF32, {kDense}, 1);
+  std::vector<std::string> lines;
+  TimingOptions options;
+  options.progress = [&](const std::string& line) { lines.push_back(line); };
+  machine.measure(true, options);
+  EXPECT_EQ(lines.size(), 4U);
+}
+
+}  // namespace
+}  // namespace protrain
