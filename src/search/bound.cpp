@@ -59,6 +59,12 @@ class StepTime {
     const double homes = figures_.h2d(places.load_count - streamed, places.load_bytes - all);
     first_loads_ = figures_.upload + (figures_.clip ? places.loads : places.loads - homes);
     late_loads_ = figures_.clip ? 0 : homes;
+    alone_ = streamed > buffer && slots.buffer <= set.fewest[static_cast<std::size_t>(slots.persist)] && set.count() > 0
+                 ? static_cast<double>(streamed) / set.count()
+                 : 0;
+    leaves_alone_ = slots.gradient <= places.least_gradient_slots && places.hosts > slots.gradient && set.count() > 0
+                        ? static_cast<double>(places.hosts) / set.count()
+                        : 0;
     passes_ = layer_ ? 1 : figures_.micro_batches;
     const double moved = figures_.micro_batches;
     in_ = figures_.h2d(moved * activations.copies, moved * activations.copied);
@@ -71,7 +77,9 @@ class StepTime {
   double compute(double share) const { return figures_.micro_batches * (forward(share) + backward(share)); }
   double pressure() const { return h2d_ + d2h_ + places_.updates_on_host + places_.updates_on_device; }
 
-  double least(double share) const {
+  // What `guess` adds is no bound: with no slot to spare a load waits for the call before it and the call for the load;
+  // a gradient likewise.
+  double least(double share, bool guess) const {
     const double calls = layer_ ? figures_.micro_batches : 1;  // of a block in one pass
     const double forward_pass = calls * forward(share);
     const double backward_pass = calls * backward(share);
@@ -86,8 +94,16 @@ class StepTime {
         seconds = std::max(seconds, arrival.seconds + forward_pass - before);
       }
     }
-    const double turn_to_end = both(Lane::kCompute, backward_pass, Lane::kH2d, backward_loads_);
-    seconds += (passes_ - 1) * (turn_to_end + both(Lane::kCompute, forward_pass, Lane::kH2d, forward_loads_));
+    const auto pass = [&](double calls_alone, double loads) {
+      const double beside = both(Lane::kCompute, calls_alone, Lane::kH2d, loads);
+      return guess && alone_ > 0 ? std::max(beside, alone_ * calls_alone + loads) : beside;
+    };
+    if (guess && alone_ > 0) seconds = std::max(seconds, alone_ * forward_pass + first_loads_);
+    double turn_to_end = pass(backward_pass, backward_loads_);
+    seconds += (passes_ - 1) * (turn_to_end + pass(forward_pass, forward_loads_));
+    if (guess && leaves_alone_ > 0) {
+      turn_to_end = std::max(turn_to_end, leaves_alone_ * backward_pass + places_.gradients_out);
+    }
     seconds += last_backward(backward_pass, turn_to_end);
     seconds = std::max(seconds, totals(compute(share)));
     return seconds * figures_.slowdown_floor + figures_.rates.between_steps;
@@ -135,6 +151,7 @@ class StepTime {
   const ActivationSums& activations_;
   const bool layer_;
   double passes_ = 1;
+  double alone_ = 0, leaves_alone_ = 0;  // share of the layers whose loads, gradients find no slot to spare
   double first_loads_ = 0, forward_loads_ = 0, backward_loads_ = 0, late_loads_ = 0;
   double in_ = 0, out_ = 0, h2d_ = 0, d2h_ = 0;
 };
@@ -148,12 +165,12 @@ TimeBound time_bound(const ChunkSet& set, const PlaceSums& places, const Activat
   const double steady = step.compute(1);
   TimeBound bound;
   // As predict() does it: all steady, then with the load of that.
-  bound.likely = step.least(1);
-  bound.likely = step.least(bound.likely > 0 ? share_of_load(steady / bound.likely) : 1);
+  bound.likely = step.least(1, true);
+  bound.likely = step.least(bound.likely > 0 ? share_of_load(steady / bound.likely) : 1, true);
   // The load is that of a first round with steady times, which took T1 at most least_ratio x longer than the second. So
   // for any T: either the step takes T, or its load was at least steady / (T / least_ratio).
   const double load = bound.likely > 0 ? set.figures.least_ratio * steady / bound.likely : 1;
-  bound.least = std::min(bound.likely, step.least(share_of_load(load)));
+  bound.least = std::min(bound.likely, step.least(share_of_load(load), false));
   bound.pressure = step.pressure();
   return bound;
 }

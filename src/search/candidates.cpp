@@ -92,32 +92,28 @@ std::optional<Point> Candidates::fit(Point point, More more, Bytes margin) {
   const Choices gradients = space_.gradients(point);
   const Choices persists = space_.persists(point);
   if (gradients.empty() || persists.empty()) return std::nullopt;
-  for (const bool fewest : {false, true}) {
-    if (fewest) more = {0, 0};
-    point.slots.gradient = gradients.clamp(places.least_gradient_slots + more.gradients);
-    const Bytes free = room(point, margin);
-    const auto fits = [&](int persist) {
-      point.slots.persist = persist;
-      const Choices buffers = space_.buffers(point);
-      if (buffers.empty()) return false;
-      point.slots.buffer = buffers.clamp(set.fewest[static_cast<std::size_t>(persist)] + more.buffers);
-      return body_weights(set, places, persist, point.slots.buffer) <= free;
-    };
-    int fitting = persists.least;
-    while (fitting <= persists.most && !fits(fitting)) {
-      // Only slots that are fixed can be too few; with more persistent chunks they may do.
-      if (!space_.knobs.n_buffer || body_weights(set, places, fitting, *space_.knobs.n_buffer) > free) break;
-      ++fitting;
-    }
-    if (fitting > persists.most || !fits(fitting)) continue;
-    int most = persists.most + 1;
-    while (most - fitting > 1) {
-      const int middle = fitting + (most - fitting) / 2;
-      (fits(middle) ? fitting : most) = middle;
-    }
-    if (fits(fitting)) return point;
+  point.slots.gradient = gradients.clamp(places.least_gradient_slots + more.gradients);
+  const Bytes free = room(point, margin);
+  const auto fits = [&](int persist) {
+    point.slots.persist = persist;
+    const Choices buffers = space_.buffers(point);
+    if (buffers.empty()) return false;
+    point.slots.buffer = buffers.clamp(set.fewest[static_cast<std::size_t>(persist)] + more.buffers);
+    return body_weights(set, places, persist, point.slots.buffer) <= free;
+  };
+  int fitting = persists.least;
+  if (space_.knobs.n_buffer) {
+    // Slots that are fixed can be too few; with more persistent chunks they may do.
+    while (fitting < persists.most && set.fewest[static_cast<std::size_t>(fitting)] > *space_.knobs.n_buffer) ++fitting;
   }
-  return std::nullopt;
+  if (!fits(fitting)) return std::nullopt;
+  int most = persists.most + 1;
+  while (most - fitting > 1) {
+    const int middle = fitting + (most - fitting) / 2;
+    (fits(middle) ? fitting : most) = middle;
+  }
+  fits(fitting);
+  return point;
 }
 
 std::optional<Point> Candidates::fit_buffers(Point point, More more, Bytes margin) {
@@ -165,15 +161,18 @@ std::optional<Point> Candidates::shrink(const Point& point, Bytes margin) {
   if (more.buffers > 4) {
     if (auto fewer = fit_buffers(point, more, margin)) return fewer;
   }
-  if (auto fewer = fit(point, more, margin)) {
-    fewer->slots.persist = std::min(fewer->slots.persist, point.slots.persist);
-    const Choices buffers = space_.buffers(*fewer);
-    if (!buffers.empty()) {
-      fewer->slots.buffer = buffers.clamp(fewer->slots.buffer);
-      return fewer;
+  for (const More& slots : {more, kFewest}) {
+    if (auto fewer = fit(point, slots, margin)) {
+      fewer->slots.persist = std::min(fewer->slots.persist, point.slots.persist);
+      const Choices buffers = space_.buffers(*fewer);
+      if (!buffers.empty()) {
+        fewer->slots.buffer = buffers.clamp(fewer->slots.buffer);
+        return fewer;
+      }
     }
+    if (auto fewer = fit_residents(point, slots, margin)) return fewer;
   }
-  return fit_residents(point, more, margin);
+  return std::nullopt;
 }
 
 std::vector<ActivationCounts> Candidates::coarse_modes() const {
@@ -248,11 +247,15 @@ std::vector<Candidate> Candidates::grid() {
           for (const int resident : residents) {
             point.resident = resident;
             const auto fitted = fit(point, {}, margin_);
-            if (!fitted) continue;
+            if (!fitted) {
+              add(fit(point, kFewest, margin_));
+              continue;
+            }
             add(fitted);
             if (free_persist && !space_.knobs.n_buffer) add(fit_buffers(point, {}, margin_));
           }
           add(fit_residents(point, {}, margin_));
+          add(fit_residents(point, kFewest, margin_));
         }
       }
     }

@@ -43,6 +43,7 @@ class Candidates {
   struct More {
     int buffers = 2, gradients = 1;
   };
+  static constexpr More kFewest = {0, 0};
   // As many persistent chunks as fit / as many slots, with the fewest persistent chunks.
   std::optional<Point> fit(Point, More, Bytes margin);
   std::optional<Point> fit_buffers(Point, More, Bytes margin);

@@ -134,6 +134,8 @@ PlaceSums::PlaceSums(const ChunkSet& set, std::vector<UpdatePlace> place_in, Ord
   Bytes states = figures.element(Part::kM) + figures.element(Part::kV);
   if (figures.shape.compute != DType::kF32) states += figures.element(Part::kResidual);
   Lent gradients(set, *this, order);
+  // A sum in fp32 that micro-batches add to leaves from where it is.
+  leaves_by_slots = figures.shape.compute == DType::kBf16 || figures.shape.accumulation == 1 || order == Order::kLayer;
   host_before.push_back(0);
   hosts_before.push_back(0);
   double updated = 0;  // seconds of the updates on the host so far
@@ -191,6 +193,7 @@ PlaceSums::PlaceSums(const ChunkSet& set, std::vector<UpdatePlace> place_in, Ord
 }
 
 std::int64_t PlaceSums::gradient_slot_elements(const ChunkSet& set, int slots) const {
+  if (!leaves_by_slots) return 0;
   if (slots >= hosts) return host_before.back();
   if (least_persist == set.count() - hosts) return set.slot_elements(least_persist, slots);  // the last ones
   std::int64_t elements = 0;

@@ -49,6 +49,7 @@ struct PlaceSums {
   int least_gradient_slots = 0;
   int hosts = 0;  // body chunks of place kCpu
   bool any_host = false;
+  bool leaves_by_slots = true;            // gradients of body chunks on the host
   std::vector<std::int64_t> host_before;  // elements of kCpu body chunks before a number; one more entry than body
   std::vector<int> hosts_before;          // their count
   std::int64_t end_elements = 0;          // of embedding and head on the host

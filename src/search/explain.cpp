@@ -44,14 +44,14 @@ std::string reason(const Trial& lost, const Trial& won) {
 
 }  // namespace
 
-std::optional<RunnerUp> runner_up(const Space& space, const Trials& trials, const Trial& chosen) {
+std::optional<RunnerUp> runner_up(const Space& space, const Trials& trials, const Trial& chosen, double seconds) {
   const Trial* best = nullptr;
   for (const Trial& trial : trials.all()) {
     if (same_but_slots(trial.point, chosen.point)) continue;
     if (best == nullptr || trial.seconds < best->seconds) best = &trial;
   }
   if (best == nullptr) return std::nullopt;
-  return RunnerUp{space.plan(best->point), best->seconds, reason(*best, chosen)};
+  return RunnerUp{space.plan(best->point), best->seconds / chosen.seconds * seconds, reason(*best, chosen)};
 }
 
 std::string binding_limit(const Space& space, Candidates& candidates, const Point& chosen,

@@ -15,7 +15,7 @@ namespace {
 constexpr int kBatch = 5;        // plans around the best one that are simulated before it may move
 constexpr int kIdleBatches = 3;  // without a better one: the end
 constexpr double kStep = 1e-4;   // relative: what counts as better
-constexpr std::size_t kLeanest = 24;
+constexpr int kLacking = 3;
 constexpr int kMostLayouts = 3000;  // of a space whose plans are all looked at
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -65,11 +65,13 @@ class Search {
     result_.bound_seconds = now() - started;
     for (const Candidate& candidate : fitting) {
       if (trials_.exhausted() || trials_.layouts() >= kMostLayouts) break;
-      if (candidate.time.least < to_beat()) trials_.attempt(candidate.point, false);
+      if (candidate.time.least < to_beat()) trials_.attempt(candidate.point, Trials::Care::kExact);
     }
     if (trials_.best() != nullptr) return;
     std::ranges::stable_sort(others, {}, &std::pair<std::pair<Bytes, Bytes>, Point>::first);
-    for (std::size_t i = 0; i < std::min(others.size(), kLeanest); ++i) trials_.attempt(others[i].second, false);
+    for (int i = 0; i < std::min<int>(static_cast<int>(others.size()), kLacking); ++i) {
+      trials_.attempt(others[static_cast<std::size_t>(i)].second, Trials::Care::kExact);
+    }
   }
 
   void refine_grid(double started) {
@@ -84,16 +86,19 @@ class Search {
       if (kinds.insert({point.size, point.order, point.embedding, many_slots}).second) starts.push_back(&candidate);
     }
     for (const Candidate* start : starts) {
-      if (start->time.likely < to_beat()) trials_.attempt(start->point, true);
+      if (start->time.likely < to_beat()) trials_.attempt(start->point, Trials::Care::kRepair);
     }
     for (const Candidate& candidate : grid) {
       if (trials_.best() != nullptr) break;
-      trials_.attempt(candidate.point, true);
+      trials_.attempt(candidate.point, Trials::Care::kRepair);
     }
     if (trials_.best() == nullptr) {
-      const std::vector<Point> lean = candidates_.leanest();
-      for (std::size_t i = 0; i < std::min(lean.size(), kLeanest) && trials_.best() == nullptr; ++i) {
-        trials_.attempt(lean[i], false);
+      int lacking = 0;
+      for (const Point& point : candidates_.leanest()) {
+        // What lacks by its bound will not fit; a few of those tell how much is missing.
+        if (trials_.best() != nullptr || trials_.layouts() >= kMostLayouts) break;
+        if (!candidates_.missing(point).fits() && ++lacking > kLacking) break;
+        trials_.attempt(point, Trials::Care::kExact);
       }
     }
     if (trials_.best() != nullptr) climb();
@@ -109,24 +114,46 @@ class Search {
       for (const Candidate& candidate : candidates_.around(at.point)) {
         if (trials_.exhausted() || tried >= kBatch * kIdleBatches) break;
         if (candidate.time.likely >= to_beat() || trials_.seen(candidate.point)) continue;
-        trials_.attempt(candidate.point, true);
+        trials_.attempt(candidate.point, Trials::Care::kRepair);
         moved = trials_.best()->seconds < at.seconds * (1 - kStep);
         if (++tried % kBatch == 0 && moved) break;
       }
     }
   }
 
-  void finish() {
-    if (const Trial* best = trials_.best(); best != nullptr) {
-      result_.memory = trials_.planned(best->point);
-      result_.runner_up = runner_up(space_, trials_, *best);
-      result_.binding = binding_limit(space_, candidates_, best->point, best->busy);
-    } else {
-      PROTRAIN_CHECK(trials_.leanest().has_value(), "no plan was laid out");
-      result_.memory = trials_.planned(*trials_.leanest());
-      result_.missing = shortfall(MemoryNeed(result_.memory.layout), limits_);
-      result_.binding = result_.missing.device > 0 ? "device memory" : "host memory";
+  // Of the fastest of each order the one that stays so when no micro-batch is folded; as it will run.
+  const Trial* choose() {
+    std::vector<const Trial*> ranked;
+    for (const Trial& trial : trials_.all()) ranked.push_back(&trial);
+    std::ranges::stable_sort(ranked, {}, &Trial::seconds);
+    std::vector<std::pair<double, const Trial*>> finalists;
+    for (const Order order : space_.orders) {
+      const auto best = std::ranges::find(ranked, order, [](const Trial* trial) { return trial->point.order; });
+      if (best == ranked.end()) continue;
+      const bool alone = space_.orders.size() == 1 || space_.figures.micro_batches <= 3;
+      finalists.emplace_back(
+          alone ? (*best)->seconds : trials_.predicted(trials_.sketched((*best)->point), false).step_seconds, *best);
     }
+    std::ranges::stable_sort(finalists, {}, &std::pair<double, const Trial*>::first);
+    for (std::size_t i = 0; i < finalists.size(); ++i) ranked.insert(ranked.begin() + i, finalists[i].second);
+    for (const Trial* trial : ranked) {
+      result_.memory = trials_.planned(trial->point);
+      if (shortfall(MemoryNeed(result_.memory.layout), limits_).fits()) return trial;
+    }
+    return nullptr;
+  }
+
+  void finish() {
+    if (const Trial* chosen = choose(); chosen != nullptr) {
+      result_.prediction = trials_.predicted(result_.memory, false);
+      result_.runner_up = runner_up(space_, trials_, *chosen, result_.prediction.step_seconds);
+      result_.binding = binding_limit(space_, candidates_, chosen->point, chosen->busy);
+      return;
+    }
+    PROTRAIN_CHECK(trials_.leanest().has_value(), "no plan was laid out");
+    result_.memory = trials_.planned(*trials_.leanest());
+    result_.missing = shortfall(MemoryNeed(result_.memory.layout), limits_);
+    result_.binding = result_.missing.device > 0 ? "device memory" : "host memory";
     result_.prediction = trials_.predicted(result_.memory, false);
   }
 

@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "search/quick_layout.h"
+
 namespace protrain {
 
 namespace {
 
-// Half a second's worth of tasks on one core. A count and not a clock: the same question gets the same answer.
-constexpr double kMostEffort = 45000;
+// About a third of a second on one core. Counted and not timed: the same question gets the same answer. In
+// microseconds, measured once: a task laid out; one simulated; a pair of regions that are laid out.
+constexpr double kMostEffort = 2.5e5, kMostEffortOfFew = 3.5e4;
+constexpr double kFewPlans = 1e9;  // in a space
+constexpr double kLaidOut = 1.2, kSimulated = 2.3, kPair = 7e-4;
 constexpr int kRepairs = 3;
 
 // By what a plan differs from others: slots beyond the chunks that rotate through them are no difference.
@@ -38,16 +43,28 @@ Trials::Trials(const Space& space, Candidates& candidates, const Profile& profil
       profile_(profile),
       limits_(limits),
       options_(options),
-      search_limits_(search_limits) {}
+      search_limits_(search_limits),
+      most_effort_(space.count() < kFewPlans ? kMostEffortOfFew : kMostEffort) {
+  if (space.count() <= search_limits.enumerate) most_effort_ = kMostEffort;  // they were promised to be looked at
+}
 
 bool Trials::seen(const Point& point) const { return seen_.contains(key_of(space_, point)); }
 
 bool Trials::exhausted() const {
-  return static_cast<int>(all_.size()) >= search_limits_.simulations || (effort_ >= kMostEffort && best_ >= 0);
+  return static_cast<int>(all_.size()) >= search_limits_.simulations || (effort_ >= most_effort_ && best_ >= 0);
 }
 
 PlannedMemory Trials::planned(const Point& point) const {
   return plan_memory(space_.figures.spec, space_.figures.shape, profile_, space_.plan(point));
+}
+
+PlannedMemory Trials::sketched(const Point& point) const {
+  PlannedMemory memory;
+  memory.plan = space_.plan(point);
+  memory.chunks = space_.chunks(point).chunks;
+  memory.layout = quick_layout(space_.figures.spec, memory.chunks, space_.figures.shape, profile_, memory.plan);
+  memory.plan.predicted_device_bytes = memory.layout.bytes(Tier::kDevice);
+  return memory;
 }
 
 Prediction Trials::predicted(const PlannedMemory& memory, bool fold) const {
@@ -57,21 +74,24 @@ Prediction Trials::predicted(const PlannedMemory& memory, bool fold) const {
                  space_.figures.rates, options);
 }
 
-bool Trials::attempt(Point point, bool repair) {
+bool Trials::attempt(Point point, Care care) {
   Bytes gap = 0;
-  for (int round = 0; round <= (repair ? kRepairs : 0); ++round) {
+  for (int round = 0; round <= kRepairs; ++round) {
     if (!seen_.insert(key_of(space_, point)).second) return false;
-    const PlannedMemory memory = planned(point);
+    PlannedMemory memory = sketched(point);
     ++layouts_;
-    const MemoryNeed need(memory.layout);
-    const Shortfall lacks = shortfall(need, limits_);
-    const double size = 5.0 * space_.figures.blocks + 4.0 * static_cast<double>(memory.chunks.size());
-    effort_ += size / 2;
-    gap = std::max(gap, need.device - space_.need(point).device);
+    Shortfall lacks = shortfall(MemoryNeed(memory.layout), limits_);
+    if (care == Care::kExact && !lacks.fits()) {
+      memory = planned(point);
+      lacks = shortfall(MemoryNeed(memory.layout), limits_);
+    }
+    const auto regions = static_cast<double>(memory.layout.entries.size());
+    effort_ += kLaidOut * regions + kPair * regions * regions;
+    gap = std::max(gap, memory.layout.bytes(Tier::kDevice) - space_.need(point).device);
     candidates_.set_margin(gap);
     if (lacks.fits()) {
       const Prediction prediction = predicted(memory, true);
-      effort_ += static_cast<double>(prediction.schedule.tasks.size());
+      effort_ += kSimulated * static_cast<double>(prediction.schedule.tasks.size());
       all_.push_back({point, prediction.step_seconds, prediction.busy});
       if (best_ < 0 || prediction.step_seconds < all_[static_cast<std::size_t>(best_)].seconds) {
         best_ = static_cast<int>(all_.size()) - 1;
@@ -82,7 +102,7 @@ bool Trials::attempt(Point point, bool repair) {
       leanest_ = point;
       lacks_ = {lacks.device, lacks.host};
     }
-    if (!repair) return false;
+    if (care == Care::kExact) return false;
     const auto smaller = candidates_.shrink(point, gap);
     if (!smaller) return false;
     point = *smaller;

@@ -20,9 +20,11 @@ class Trials {
  public:
   Trials(const Space&, Candidates&, const Profile&, const MemoryLimits&, const PredictOptions&, const SearchLimits&);
 
-  // Lays out and simulates, unless that has been done; what does not fit is made smaller a few times if `repair`.
-  // Whether a new plan was simulated.
-  bool attempt(Point, bool repair);
+  // kRepair: what does not fit is made smaller a few times. kExact: what only the quick layout makes too large is laid
+  // out with care.
+  enum class Care : std::uint8_t { kRepair, kExact };
+  // Lays out and simulates, unless that has been done. Whether a new plan was simulated.
+  bool attempt(Point, Care);
   bool exhausted() const;
   bool seen(const Point&) const;
   const Trial* best() const { return best_ < 0 ? nullptr : &all_[static_cast<std::size_t>(best_)]; }
@@ -31,7 +33,8 @@ class Trials {
   const std::optional<Point>& leanest() const { return leanest_; }
   int layouts() const { return layouts_; }
   Prediction predicted(const PlannedMemory&, bool fold) const;
-  PlannedMemory planned(const Point&) const;
+  PlannedMemory planned(const Point&) const;  // as it will run
+  PlannedMemory sketched(const Point&) const;
 
  private:
   const Space& space_;
@@ -46,7 +49,7 @@ class Trials {
   std::optional<Point> leanest_;
   std::pair<Bytes, Bytes> lacks_;
   int layouts_ = 0;
-  double effort_ = 0;  // tasks laid out or simulated
+  double effort_ = 0, most_effort_ = 0;
 };
 
 }  // namespace protrain

@@ -1,0 +1,369 @@
+#include "search/search.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "plan/plan_json.h"
+#include "schedule/test_case.h"
+#include "schedule/test_rates.h"
+#include "search/space.h"
+#include "search/test_machine.h"
+
+namespace protrain {
+namespace {
+
+constexpr Bytes kPlenty = Bytes{1} << 50;
+
+// A small model on a machine drawn by a seed.
+struct Small {
+  ModelSpec spec;
+  RunShape shape;
+  Profile profile;
+  Rates rates;
+
+  Small(Id layers, std::int64_t accumulation, unsigned seed, bool slows = true)
+      : spec(test::make_model(layers, seed % 2 == 0)),
+        shape(test::small_run(DType::kBf16, accumulation)),
+        profile(test::make_profile(spec, shape)) {
+    std::mt19937 random(seed);
+    rates = test::random_rates(profile, random, slows);
+  }
+
+  SearchResult search(Bytes device, Bytes host, const SearchSpace& space = {}, const SearchLimits& how = {}) const {
+    MemoryLimits limits;
+    limits.device = device;
+    limits.host = host;
+    return protrain::search(spec, shape, profile, rates, limits, space, {}, how);
+  }
+  // Bytes of the plan with all or nothing on the device.
+  Bytes most() const {
+    return plan_memory(spec, shape, profile, resident_plan(spec, shape, kMiB)).layout.bytes(Tier::kDevice);
+  }
+};
+
+// The fastest plan of a space by simulating all of it; negative when none fits.
+struct Brute {
+  double seconds = -1;
+  int plans = 0, fitting = 0;
+
+  Brute(const Small& small, const SearchSpace& knobs, Bytes device, Bytes host) {
+    const Figures figures(small.spec, small.shape, small.profile, small.rates, {});
+    const Space space(figures, knobs);
+    MemoryLimits limits;
+    limits.device = device;
+    limits.host = host;
+    for (const Point& point : space.all()) {
+      ++plans;
+      const PlannedMemory memory = plan_memory(small.spec, small.shape, small.profile, space.plan(point));
+      if (!shortfall(MemoryNeed(memory.layout), limits).fits()) continue;
+      ++fitting;
+      const double one =
+          predict(small.spec, memory.chunks, small.shape, small.profile, memory.plan, memory.layout, small.rates)
+              .step_seconds;
+      if (seconds < 0 || one < seconds) seconds = one;
+    }
+  }
+};
+
+// Spaces small enough for brute force, each with other knobs free.
+SearchSpace restricted(int which, Id layers) {
+  SearchSpace space;
+  space.chunk_a_layer = true;
+  space.offload_distance = 2;
+  space.order = Order::kMicroBatch;
+  space.gradient_slots = 2;
+  switch (which) {
+    case 0:  // weights and updates
+      space.n_swap = space.n_keep_light = space.n_recompute_host = 0;
+      space.n_recompute = layers / 2;
+      space.n_buffer = 3;
+      break;
+    case 1:  // activations
+      space.n_persist = layers / 2;
+      space.n_resident = 1;
+      space.n_buffer = 3;
+      space.embedding = space.head = UpdatePlace::kCpu;
+      space.n_swap = layers > 8 ? 1 : 2;
+      break;
+    case 2:  // slots, order, distance
+      space.order.reset();
+      space.offload_distance.reset();
+      space.gradient_slots.reset();
+      space.n_swap = 1;
+      space.n_keep_light = 1;
+      space.n_recompute = 0;
+      space.n_recompute_host = 1;
+      space.n_resident = 0;
+      space.n_persist = 2;
+      space.embedding = UpdatePlace::kResident;
+      space.head = UpdatePlace::kResident;
+      break;
+    default:  // chunk size and a bit of everything
+      space.chunk_a_layer = false;
+      space.n_swap = space.n_recompute_host = 0;
+      space.n_keep_light = 0;
+      space.n_resident = 0;
+      space.n_buffer = 4;
+      space.head = UpdatePlace::kCpu;
+      break;
+  }
+  return space;
+}
+
+TEST(Search, AgreesWithBruteForce) {
+  int cases = 0;
+  int feasible = 0;
+  double worst_of_grid = 0;
+  for (unsigned seed = 1; seed <= 16; ++seed) {
+    const Id layers = std::vector<Id>{3, 5, 8, 12}[seed / 4 % 4];
+    const Small small(layers, seed % 3 == 0 ? 4 : 1, seed, seed % 5 != 0);
+    const SearchSpace space = restricted(static_cast<int>(seed % 4), layers);
+    std::mt19937 random(seed);
+    const auto device = static_cast<Bytes>(static_cast<double>(small.most()) * test::between(random, 0.3, 1.0));
+    const Bytes host = seed % 7 == 0 ? 60000 : kPlenty;
+    SCOPED_TRACE(fmt::format("seed {}, {} layers, device {}, host {}", seed, layers, device, host));
+    const Brute brute(small, space, device, host);
+    SearchLimits all;
+    const SearchResult found = small.search(device, host, space, all);
+    EXPECT_EQ(found.space, brute.plans);
+    EXPECT_EQ(found.missing.fits(), brute.fitting > 0);
+    ++cases;
+    if (brute.fitting == 0) continue;
+    ++feasible;
+    EXPECT_LE(found.prediction.step_seconds, brute.seconds * (1 + all.tolerance) + 1e-12);
+    EXPECT_GE(found.prediction.step_seconds, brute.seconds * (1 - 1e-9));
+    EXPECT_LE(found.simulated, 500);
+    // The way of large spaces, on this one.
+    SearchLimits grid;
+    grid.enumerate = 0;
+    const SearchResult refined = small.search(device, host, space, grid);
+    EXPECT_TRUE(refined.missing.fits());
+    if (refined.missing.fits()) {
+      worst_of_grid = std::max(worst_of_grid, refined.prediction.step_seconds / brute.seconds - 1);
+    }
+  }
+  EXPECT_GT(feasible, cases / 2);
+  EXPECT_LT(worst_of_grid, 0.03);
+  fmt::print("{} cases, {} feasible; grid and refinement at most {:.2f} % above brute force\n", cases, feasible,
+             100 * worst_of_grid);
+}
+
+std::string json_of(const SearchResult& result) { return plan_json(result.memory.plan, result.memory.layout); }
+
+TEST(Search, SaysTheSameTwiceAndKeepsToItsPlan) {
+  const Small small(8, 4, 3);
+  const Bytes device = small.most() / 2;
+  const SearchResult one = small.search(device, kPlenty);
+  const SearchResult two = small.search(device, kPlenty);
+  EXPECT_EQ(json_of(one), json_of(two));
+  EXPECT_EQ(one.simulated, two.simulated);
+  EXPECT_EQ(one.binding, two.binding);
+  const PlannedMemory again = plan_memory(small.spec, small.shape, small.profile, one.memory.plan);
+  EXPECT_EQ(again.layout.bytes(Tier::kDevice), one.memory.layout.bytes(Tier::kDevice));
+  EXPECT_EQ(one.memory.plan.predicted_device_bytes, again.layout.bytes(Tier::kDevice));
+  EXPECT_LE(again.layout.bytes(Tier::kDevice), device);
+  EXPECT_GT(one.simulated, 0);
+  EXPECT_LE(one.simulated, 500);
+  EXPECT_GT(one.bounded, one.simulated);
+  EXPECT_GT(one.space, 1e6);
+  ASSERT_TRUE(one.runner_up.has_value());
+  EXPECT_FALSE(one.runner_up->why.empty());
+}
+
+TEST(Search, MoreMemoryNeverGivesASlowerPlan) {
+  for (const unsigned seed : {2u, 5u}) {
+    const Small small(8, seed == 2 ? 1 : 4, seed);
+    double before = 1e9;
+    int fitting = 0;
+    for (int tenth = 2; tenth <= 11; ++tenth) {
+      const SearchResult result = small.search(small.most() * tenth / 10, kPlenty);
+      if (!result.missing.fits()) continue;
+      ++fitting;
+      EXPECT_LE(result.prediction.step_seconds, before * 1.01) << "seed " << seed << ", tenths " << tenth;
+      before = std::min(before, result.prediction.step_seconds);
+    }
+    EXPECT_GT(fitting, 4);
+  }
+}
+
+TEST(Search, KeepsEveryKnobThatIsFixed) {
+  const Small small(8, 4, 7);
+  SearchSpace space;
+  space.chunk_bytes = 2600;
+  space.n_persist = 3;
+  space.n_buffer = 4;
+  space.gradient_slots = 3;
+  space.offload_distance = 3;
+  space.order = Order::kLayer;
+  space.n_swap = 1;
+  space.n_keep_light = 2;
+  space.n_recompute = 3;
+  space.n_recompute_host = 1;
+  space.swap_interval = 3;
+  space.n_resident = 2;
+  space.embedding = UpdatePlace::kCpu;
+  space.head = UpdatePlace::kResident;
+  space.state_tier = Tier::kPinned;
+  const Plan plan = small.search(kPlenty, kPlenty, space).memory.plan;
+  EXPECT_EQ(plan.chunk_bytes, 2600);
+  EXPECT_EQ(plan.n_persist, 3);
+  EXPECT_EQ(plan.n_buffer, 4);
+  EXPECT_EQ(plan.gradient_slots, 3);
+  EXPECT_EQ(plan.offload_distance, 3);
+  EXPECT_EQ(plan.order, Order::kLayer);
+  EXPECT_EQ(plan.activation, interleave(small.spec, {1, 2, 3, 1}, 3));
+  EXPECT_EQ(plan.state_tier, Tier::kPinned);
+  EXPECT_EQ(plan.place.front(), UpdatePlace::kCpu);
+  EXPECT_EQ(plan.place.back(), UpdatePlace::kResident);
+  EXPECT_EQ(plan.place[2], UpdatePlace::kResident);
+  EXPECT_EQ(plan.place[3], UpdatePlace::kCpu);
+
+  // Each alone, all else free.
+  const auto with = [&](auto set) {
+    SearchSpace one;
+    set(one);
+    return small.search(small.most() / 2, kPlenty, one).memory.plan;
+  };
+  EXPECT_EQ(with([](SearchSpace& s) { s.chunk_bytes = 5000; }).chunk_bytes, 5000);
+  EXPECT_EQ(with([](SearchSpace& s) { s.n_persist = 1; }).n_persist, 1);
+  EXPECT_EQ(with([](SearchSpace& s) { s.n_buffer = 5; }).n_buffer, 5);
+  EXPECT_EQ(with([](SearchSpace& s) { s.gradient_slots = 6; }).gradient_slots, 6);
+  EXPECT_EQ(with([](SearchSpace& s) { s.offload_distance = 5; }).offload_distance, 5);
+  EXPECT_EQ(with([](SearchSpace& s) { s.order = Order::kLayer; }).order, Order::kLayer);
+  EXPECT_EQ(std::ranges::count(with([](SearchSpace& s) { s.n_swap = 3; }).activation, Activation::kSwap), 3);
+  EXPECT_EQ(std::ranges::count(with([](SearchSpace& s) { s.n_keep_light = 4; }).activation, Activation::kKeepLight), 4);
+  EXPECT_EQ(std::ranges::count(with([](SearchSpace& s) { s.n_recompute = 5; }).activation, Activation::kRecompute), 5);
+  EXPECT_EQ(
+      std::ranges::count(with([](SearchSpace& s) { s.n_recompute_host = 2; }).activation, Activation::kRecomputeHost),
+      2);
+  EXPECT_EQ(with([](SearchSpace& s) { s.embedding = UpdatePlace::kCpu; }).place.front(), UpdatePlace::kCpu);
+  EXPECT_EQ(with([](SearchSpace& s) { s.head = UpdatePlace::kCpu; }).place.back(), UpdatePlace::kCpu);
+  const Plan resident = with([](SearchSpace& s) { s.n_resident = 1; });
+  EXPECT_EQ(resident.place[1], UpdatePlace::kResident);
+  EXPECT_EQ(resident.place[2], UpdatePlace::kCpu);
+  const auto modes = std::vector(small.spec.blocks.size(), Activation::kSwap);
+  EXPECT_EQ(with([&](SearchSpace& s) { s.activation = modes; }).activation, modes);
+  std::vector<UpdatePlace> places(10, UpdatePlace::kCpu);
+  places[3] = UpdatePlace::kResident;
+  const Plan placed = with([&](SearchSpace& s) {
+    s.chunk_bytes = 2600;
+    s.place = places;
+  });
+  EXPECT_EQ(placed.place, places);
+  EXPECT_GE(placed.n_persist, 3);
+  for (const bool keep : {false, true}) {
+    const Plan plan_of = with([&](SearchSpace& s) { (keep ? s.may_recompute : s.may_keep) = false; });
+    for (std::size_t block = 1; block + 1 < plan_of.activation.size(); ++block) {
+      EXPECT_NE(traits(plan_of.activation[block]).recompute, keep);
+    }
+  }
+}
+
+std::string refusal(const Small& small, const SearchSpace& space) {
+  try {
+    small.search(kPlenty, kPlenty, space);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Search, RefusesKnobsThatCannotBe) {
+  const Small small(4, 1, 9);
+  const auto refused = [&](auto set) {
+    SearchSpace space;
+    set(space);
+    return refusal(small, space);
+  };
+  const auto contains = [](const std::string& text, std::string_view word) {
+    EXPECT_NE(text.find(word), std::string::npos) << text;
+  };
+  contains(refused([](SearchSpace& s) { s.n_persist = 99; }), "n_persist");
+  contains(refused([](SearchSpace& s) { s.n_resident = 99; }), "n_resident");
+  contains(refused([](SearchSpace& s) {
+             s.n_persist = 1;
+             s.n_resident = 2;
+           }),
+           "resident");
+  contains(refused([](SearchSpace& s) {
+             s.n_persist = 0;
+             s.n_buffer = 0;
+           }),
+           "n_buffer");
+  contains(refused([](SearchSpace& s) {
+             s.n_resident = 0;
+             s.gradient_slots = 0;
+           }),
+           "gradient_slots");
+  contains(refused([](SearchSpace& s) { s.n_swap = 5; }), "n_swap");
+  contains(refused([](SearchSpace& s) { s.n_swap = s.n_recompute = 3; }), "n_swap");
+  contains(refused([](SearchSpace& s) { s.offload_distance = 0; }), "offload_distance");
+  contains(refused([](SearchSpace& s) { s.chunk_bytes = 0; }), "chunk_bytes");
+  contains(refused([](SearchSpace& s) { s.swap_interval = 0; }), "swap_interval");
+  contains(refused([](SearchSpace& s) { s.activation = {Activation::kKeep}; }), "activation");
+  contains(refused([](SearchSpace& s) { s.state_tier = Tier::kDisk; }), "state_tier");
+  contains(refused([](SearchSpace& s) {
+             s.chunk_bytes = 2600;
+             s.place = {UpdatePlace::kCpu};
+           }),
+           "place");
+  contains(refused([](SearchSpace& s) { s.may_keep = s.may_recompute = false; }), "neither");
+}
+
+TEST(Search, WhereNothingFitsNamesWhatLacksLeast) {
+  const Small small(5, 1, 4);
+  const SearchResult result = small.search(1000, kPlenty);
+  EXPECT_FALSE(result.missing.fits());
+  EXPECT_EQ(result.simulated, 0);
+  EXPECT_EQ(result.missing.device, result.memory.layout.bytes(Tier::kDevice) - 1000);
+  EXPECT_EQ(result.missing.host, 0);
+  EXPECT_EQ(result.binding, "device memory");
+  EXPECT_GT(result.prediction.step_seconds, 0);
+  // One byte more than it names is not needed, one byte less is too little.
+  const Bytes enough = 1000 + result.missing.device;
+  EXPECT_TRUE(small.search(enough, kPlenty).missing.fits());
+  const SearchResult host = small.search(enough, 1000);
+  EXPECT_FALSE(host.missing.fits());
+}
+
+TEST(Search, ThePublishedSpaceHasFourKnobs) {
+  const test::Setting setting(test::published_shapes()[1], 8, 1024, 1, test::Machine::consumer());
+  const SearchResult result = setting.search(23 * kGiB, 380 * kGiB, SearchSpace::published());
+  EXPECT_TRUE(result.missing.fits());
+  const Plan& plan = result.memory.plan;
+  EXPECT_EQ(result.memory.chunks.size(), setting.spec.blocks.size());  // one chunk a layer
+  for (std::size_t chunk = 1; chunk + 1 < plan.place.size(); ++chunk) {
+    EXPECT_EQ(plan.place[chunk] == UpdatePlace::kResident, static_cast<int>(chunk) <= plan.n_persist);
+  }
+  EXPECT_EQ(std::ranges::count(plan.activation, Activation::kKeepLight), 0);
+  EXPECT_EQ(std::ranges::count(plan.activation, Activation::kRecomputeHost), 0);
+  EXPECT_EQ(plan.gradient_slots, 2);
+  fmt::print("published space: {:.3g} plans, bound {:.1f} ms, all {:.1f} ms, {} simulated\n", result.space,
+             1e3 * result.bound_seconds, 1e3 * result.seconds, result.simulated);
+}
+
+// The demands are a fourth of this: the machine that tests run on may be busy.
+TEST(Search, EightyLayersAreQuick) {
+  constexpr double kBusy = 4;
+  for (const std::int64_t accumulation : {1, 8}) {
+    const test::Setting setting(test::published_shapes().back(), 4, 4096, accumulation);
+    const SearchResult result = setting.search(139 * kGiB, 1600 * kGiB);
+    EXPECT_TRUE(result.missing.fits());
+    EXPECT_LE(result.bound_seconds, kBusy * 0.05);
+    EXPECT_LE(result.seconds, kBusy * 0.5);
+    const SearchResult published = setting.search(139 * kGiB, 1600 * kGiB, SearchSpace::published());
+    EXPECT_LE(published.seconds, kBusy * 0.06);
+    for (const SearchResult* one : {&result, &published}) {
+      fmt::print(
+          "80 layers, accumulation {}: space {:.3g}, bounded {} in {:.1f} ms, simulated {}, all {:.1f} ms: {} "
+          "({:.3f} s)\n",
+          accumulation, one->space, one->bounded, 1e3 * one->bound_seconds, one->simulated, 1e3 * one->seconds,
+          describe(setting.spec, one->memory), one->prediction.step_seconds);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace protrain
