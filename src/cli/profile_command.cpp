@@ -1,8 +1,67 @@
+#include <algorithm>
+#include <cstdio>
+
 #include "base/error.h"
+#include "base/faulty_files.h"
+#include "base/log.h"
 #include "cli/commands.h"
+#include "train/profile_run.h"
+#include "train/profile_text.h"
 
 namespace protrain::cli {
+namespace {
 
-int profile_command(const std::vector<std::string>&) { fail(ExitCode::kConfig, "not there yet"); }
+struct ProfileArguments {
+  std::string config, output;
+  bool refresh = false;
+  std::vector<std::string> overrides;  // of the configuration
+};
+
+// Options of this command are taken out wherever they stand; the rest are keys of the configuration.
+ProfileArguments split(const std::vector<std::string>& words) {
+  if (words.empty() || words[0].starts_with("--")) {
+    fail(
+        ExitCode::kConfig,
+        "profile: the configuration comes first: protrain profile CONFIG.yaml [--output FILE] [--refresh] [--key value "
+        "...]");
+  }
+  constexpr std::string_view kOutput = "--output=";
+  ProfileArguments arguments;
+  arguments.config = words[0];
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word == "--refresh") {
+      arguments.refresh = true;
+    } else if (word.starts_with(kOutput) && word.size() > kOutput.size()) {
+      arguments.output = word.substr(kOutput.size());
+    } else if (word == "--output" && i + 1 < words.size() && !words[i + 1].starts_with("--")) {
+      arguments.output = words[++i];
+    } else if (word == "--output" || word == kOutput) {
+      fail(ExitCode::kConfig, "profile: --output has no value: give the file to write");
+    } else {
+      arguments.overrides.push_back(word);
+    }
+  }
+  return arguments;
+}
+
+}  // namespace
+
+int profile_command(const std::vector<std::string>& words) {
+  const ProfileArguments arguments = split(words);
+  const TrainConfig config = load_config(arguments.config, arguments.overrides);
+  Files& files = environment_files();
+  const ProfiledRun run =
+      profile_run(files, config, arguments.refresh, [](const std::string& line) { log::info("{}", line); });
+  std::string text;
+  for (const std::string& line : profile_lines(run.profile, run.model->spec)) text += line + "\n";
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  if (std::fflush(stdout) != 0) fail(ExitCode::kFiles, "profile: the tables cannot be written");
+  if (!arguments.output.empty()) {
+    files.write_text(arguments.output, profile_json(run.profile), false);
+    log::info("profile written to {}", arguments.output);
+  }
+  return 0;
+}
 
 }  // namespace protrain::cli
