@@ -70,7 +70,7 @@ class Search {
     if (trials_.best() != nullptr) return;
     std::ranges::stable_sort(others, {}, &std::pair<std::pair<Bytes, Bytes>, Point>::first);
     for (int i = 0; i < std::min<int>(static_cast<int>(others.size()), kLacking); ++i) {
-      trials_.attempt(others[static_cast<std::size_t>(i)].second, Trials::Care::kExact);
+      trials_.attempt(others[static_cast<std::size_t>(i)].second, Trials::Care::kNone);
     }
   }
 
@@ -97,8 +97,9 @@ class Search {
       for (const Point& point : candidates_.leanest()) {
         // What lacks by its bound will not fit; a few of those tell how much is missing.
         if (trials_.best() != nullptr || trials_.layouts() >= kMostLayouts) break;
-        if (!candidates_.missing(point).fits() && ++lacking > kLacking) break;
-        trials_.attempt(point, Trials::Care::kExact);
+        const bool may_fit = candidates_.missing(point).fits();
+        if (!may_fit && ++lacking > kLacking) break;
+        trials_.attempt(point, may_fit ? Trials::Care::kExact : Trials::Care::kNone);
       }
     }
     if (trials_.best() != nullptr) climb();

@@ -186,7 +186,7 @@ bool Space::offloads(const ActivationCounts& counts) const {
   return std::ranges::any_of(*knobs.activation, [](Activation mode) { return traits(mode).offload_input; });
 }
 
-// Calls `visit` with all counts that the space allows.
+// All counts that the space allows.
 void Space::add_counts(std::vector<ActivationCounts>& result) const {
   if (knobs.activation) {
     result.push_back({});

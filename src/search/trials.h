@@ -21,8 +21,8 @@ class Trials {
   Trials(const Space&, Candidates&, const Profile&, const MemoryLimits&, const PredictOptions&, const SearchLimits&);
 
   // kRepair: what does not fit is made smaller a few times. kExact: what only the quick layout makes too large is laid
-  // out with care.
-  enum class Care : std::uint8_t { kRepair, kExact };
+  // out with care. kNone: it is left.
+  enum class Care : std::uint8_t { kRepair, kExact, kNone };
   // Lays out and simulates, unless that has been done. Whether a new plan was simulated.
   bool attempt(Point, Care);
   bool exhausted() const;
