@@ -20,7 +20,7 @@ double seconds_since(Clock::time_point then) { return std::chrono::duration<doub
 // The first round on a GPU may wait for the host, which is not ahead of it yet; on the CPU it touches fresh pages.
 constexpr int kFewestOnGpu = 3, kFewestOnCpu = 2;
 // Seconds that the first round takes for one less to do.
-constexpr double kLongOnGpu = 1.0, kLongOnCpu = 0.1;
+constexpr double kLongOnGpu = 1.0, kLongOnCpu = 0.5;
 constexpr std::size_t kAhead = 4;  // pieces of load that the host is ahead of the device
 constexpr double kShortest = 1e-9;
 
@@ -39,11 +39,11 @@ class Timer {
   // Room for the busiest block beside any other: it stays, and heats the device.
   void keep_heater() { heater_.emplace(model_, busiest_kind(model_), device_.kind(), stream_); }
 
-  void steady(const RigKind& kind, double seconds) {
+  void steady(const RigKind& kind, double settle, double seconds) {
     each(kind, [&](BlockRig& rig) {
       const Clock::time_point warm = Clock::now();
-      const double settle = warmed_ ? pace_.settle : pace_.warm;
-      while (seconds_since(warm) < settle) heat(rig, settle / 10);
+      const double load = warmed_ ? settle : pace_.warm;
+      while (seconds_since(warm) < load) heat(rig, load / 10);
       warmed_ = true;
       rounds(rig, seconds);
     });
@@ -52,7 +52,7 @@ class Timer {
   void rested(const RigKind& kind, double seconds) {
     each(kind, [&](BlockRig& rig) {
       const Clock::time_point begin = Clock::now();
-      while (!cooled_ && seconds_since(begin) < pace_.settle) rest_round(rig, false);
+      while (!cooled_ && seconds_since(begin) < pace_.cool) rest_round(rig, false);
       cooled_ = true;
       const Clock::time_point timed = Clock::now();
       for (int round = 0; more(round, seconds_since(timed), seconds); ++round) rest_round(rig, true);
@@ -182,7 +182,7 @@ std::vector<Rates::Call> call_times(const RigModel& model, const Device& device,
     if (pace.duty_cycles && largest + rig_bytes(model, busiest_kind(model)) <= budget) timer.keep_heater();
     progress(fmt::format("timing calls of {} kinds of blocks and shapes{}", kinds.size(),
                          pace.duty_cycles ? " under steady load" : ""));
-    for (const RigKind& kind : kinds) timer.steady(kind, pace.steady / count);
+    for (const RigKind& kind : kinds) timer.steady(kind, pace.settle / count, pace.steady / count);
     if (pace.duty_cycles) {
       progress("timing the same with pauses");
       for (const RigKind& kind : kinds) timer.rested(kind, pace.rested / count);

@@ -17,7 +17,8 @@ namespace protrain::profile {
 struct CallPace {
   bool duty_cycles = false;
   double warm = 0;    // before the first steady call
-  double settle = 0;  // before each further kind of block, and before the first rested call
+  double settle = 0;  // before the steady calls of all further kinds of block together
+  double cool = 0;    // before the first rested call
   double steady = 0;  // of all kinds
   double rested = 0;  // of all kinds
   double heat = 0;    // of load between two rounds of a kind

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kPattern = 1 << 16;
 
-// `elements` of a dtype at `to`: a pattern of normal values over and over. The host holds the pattern alone.
+// `elements` of a dtype at `to`: a pattern of normal values over and over. The host holds the pattern alone; what is
+// there is copied behind itself.
 void fill(std::byte* to, std::int64_t elements, DType type, float scale, Stream& stream) {
   std::mt19937 random(17);
   std::normal_distribution<float> normal(0, scale);
@@ -24,8 +25,10 @@ void fill(std::byte* to, std::int64_t elements, DType type, float scale, Stream&
   const at::Tensor pattern =
       view(bytes, {static_cast<std::int64_t>(wide.size())}, DType::kF32, DeviceKind::kCpu).to(scalar_type(type));
   const auto* from = static_cast<const std::byte*>(pattern.const_data_ptr());
-  for (std::int64_t done = 0; done < elements; done += kPattern) {
-    stream.copy(to + done * size_of(type), from, std::min(kPattern, elements - done) * size_of(type));
+  const auto whole = static_cast<std::int64_t>(wide.size());
+  stream.copy(to, from, whole * size_of(type));
+  for (std::int64_t done = whole; done < elements; done *= 2) {
+    stream.copy(to + done * size_of(type), to, std::min(done, elements - done) * size_of(type));
   }
   stream.synchronize();
 }

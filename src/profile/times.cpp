@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "base/cgroup.h"
@@ -17,6 +18,7 @@
 namespace protrain {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using profile::BlockRig;
 using profile::CallPace;
 using profile::DeviceBytes;
@@ -44,12 +46,13 @@ Pace gpu_pace(double seconds) {
   Pace pace;
   pace.calls = {.duty_cycles = true,
                 .warm = 5 * s,
-                .settle = 0.5 * s,
-                .steady = 9 * s,
-                .rested = 9 * s,
+                .settle = 3 * s,
+                .cool = 1 * s,
+                .steady = 8 * s,
+                .rested = 8 * s,
                 .heat = 0.05 * s,
                 .rounds = 100};
-  pace.overlap = {.settle = 0.3 * s, .window = 0.4 * s};  // 15 times
+  pace.overlap = {.settle = 0.2 * s, .window = 0.4 * s};
   pace.copies = 0.4 * s;
   pace.updates = 1.0 * s;
   pace.copy_bytes = 64 * kMiB;
@@ -60,7 +63,8 @@ Pace gpu_pace(double seconds) {
 // A training run begins with this, however small it is.
 Pace cpu_pace() {
   Pace pace;
-  pace.calls = {.duty_cycles = false, .warm = 0, .settle = 0, .steady = 0.02, .rested = 0, .heat = 0, .rounds = 5};
+  pace.calls = {
+      .duty_cycles = false, .warm = 0, .settle = 0, .cool = 0, .steady = 0.02, .rested = 0, .heat = 0, .rounds = 5};
   pace.overlap = {.settle = 0, .window = 1e-3};
   pace.copies = 1e-3;
   pace.updates = 2e-3;
@@ -210,9 +214,21 @@ class Measurement {
       loads.push_back({Lane::kCpuUpdate, cpu_update.get(), [&](Stream& on) { on_host->layer().update(on); }, true});
     }
     say("timing lanes beside each other");
-    rates.slowdown = profile::slowdowns(device_, loads, pace_.overlap);
+    rates.slowdown = profile::slowdowns(device_, loads, overlap_pace(loads.size()));
     if (!on_host) copy_slowdown(rates, Lane::kGpuUpdate, Lane::kCpuUpdate);
     compute_->synchronize();
+  }
+
+  // What is left of the time, when making blocks took more of it than planned.
+  OverlapPace overlap_pace(std::size_t loads) const {
+    OverlapPace pace = pace_.overlap;
+    if (device_.kind() == DeviceKind::kCpu) return pace;
+    const double left = options_.seconds - std::chrono::duration<double>(Clock::now() - begin_).count();
+    const auto windows = static_cast<double>(loads * (loads + 1) / 2);
+    const double share = std::clamp(left / (windows * (pace.settle + pace.window)), 0.1, 1.0);
+    pace.settle *= share;
+    pace.window *= share;
+    return pace;
   }
 
   static void copy_slowdown(Rates& rates, Lane from, Lane to) {
@@ -229,6 +245,7 @@ class Measurement {
   const Bytes budget_;
   const TimingOptions& options_;
   const Pace pace_;
+  const Clock::time_point begin_ = Clock::now();
   const std::unique_ptr<Stream> compute_;
 };
 

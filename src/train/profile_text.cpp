@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -34,6 +36,22 @@ std::string call_text(const CallKey& key) {
     case Pass::kBackward: return fmt::format("backward{}", light);
   }
   return "";
+}
+
+// In the order of execution, training first, the largest shape first. An embedding keeps nothing, so that its
+// kForwardKeep is its kForward.
+std::vector<Rates::Call> shown_calls(const Rates& rates, const ModelSpec& spec) {
+  std::vector<Rates::Call> calls;
+  std::ranges::copy_if(rates.calls, std::back_inserter(calls), [&](const Rates::Call& call) {
+    return call.key.pass != Pass::kForwardKeep || block_of(spec, call.key).kind != BlockKind::kEmbedding;
+  });
+  const auto order = [&](const Rates::Call& call) {
+    const CallKey& key = call.key;
+    return std::tuple(&block_of(spec, key), !key.training, -key.shape.tokens(), -key.shape.row_tokens, key.pass,
+                      key.light);
+  };
+  std::ranges::stable_sort(calls, {}, order);
+  return calls;
 }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
@@ -71,7 +89,7 @@ std::vector<std::string> profile_lines(const StoredProfile& profile, const Model
   lines.emplace_back();
   lines.push_back(fmt::format("{:<22}{:<21}{:<19}{:>11}{:>11}{:>10}{:>12}{:>12}", "block", "call", "rows x tokens",
                               "steady ms", "rested ms", "TFLOP/s", "saved", "workspace"));
-  for (const Rates::Call& call : rates.calls) {
+  for (const Rates::Call& call : shown_calls(rates, spec)) {
     const CallKey& key = call.key;
     const CallMemory& memory = profile.memory.find(key);
     const double flops = call_flops(spec, key);

@@ -96,3 +96,9 @@ def test_wrong_words_are_one_line_and_code_2(words, said):
 def test_unknown_keys_are_refused(config, cache):
     result = profile(config, cache, "--learning_rat", "1", check=False)
     assert result.returncode == 2 and "learning_rate" in result.stderr
+
+
+def test_an_open_micro_batch_is_profiled_with_one_row(config, cache):
+    result = profile(config, cache, "--per_device_train_batch_size", "auto", "--train_batch_size", "8")
+    assert "one row" in result.stderr
+    assert any("backward" in line and " 1 x " in line for line in result.stdout.splitlines())
