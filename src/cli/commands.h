@@ -30,6 +30,7 @@ int init_command(const InitArguments&);
 
 // words: CONFIG.yaml, then options of the command, then --key value pairs, in any order.
 int plan_command(const std::vector<std::string>& words);
+bool plan_measures(const std::vector<std::string>& words);  // it runs blocks on this machine
 std::string plan_help();
 
 // words: CONFIG.yaml, then --output FILE, --refresh and --key value pairs, in any order.

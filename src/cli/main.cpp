@@ -127,7 +127,7 @@ int run(int argc, char** argv) {
     return profile_command(profile->remaining());
   }
   if (plan->parsed()) {
-    restart_with_passive_waiting(argv);
+    if (plan_measures(plan->remaining())) restart_with_passive_waiting(argv);
     return plan_command(plan->remaining());
   }
   if (report->parsed()) return report_command(to_report);

@@ -109,6 +109,12 @@ int plan_command(const std::vector<std::string>& words) {
   return 0;
 }
 
+bool plan_measures(const std::vector<std::string>& words) {
+  return std::none_of(words.begin(), words.end(), [](const std::string& word) {
+    return word.starts_with("--hardware") || word.starts_with("--profile");
+  });
+}
+
 std::string plan_help() {
   return "Options:\n"
          "  --json                the answer as JSON\n"

@@ -1,6 +1,7 @@
 #include "search/roofline_memory.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace protrain {
@@ -65,7 +66,10 @@ class LayerCalls {
         statistics(ledger);
         ledger.drop(middle.normed);
       }
+      if (keep) ledger.pass(of(w_.hidden));  // the result, which has no place of its own when only the graph is wanted
       ledger.drop(down + dropped);
+    } else if (keep) {
+      ledger.pass(of(w_.hidden));
     }
     ledger.drop(inner + middle.sum);
     return ledger.memory();
@@ -154,6 +158,7 @@ class LayerCalls {
     statistics(ledger);
     middle.normed = ledger.hold(of(w_.hidden), !light);
     ledger.drop(held);
+    if (!w_.norm_before) ledger.drop(std::exchange(middle.sum, 0));  // nothing but its backward reads it
     return middle;
   }
 

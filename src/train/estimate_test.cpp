@@ -1,12 +1,11 @@
-// The estimate from shapes (search/roofline.h) against what the CPU device records of real blocks. What differs on
-// CUDA: there norms, rotations and activations are one kernel each with no intermediate tensors, backward of an
-// activation and of a norm with a residual works in place, and attention's scratch is that of cuDNN or flash; so of the
-// CPU's workspace only forward and head can be held against the estimate, and its backward only from above. The bytes
-// of CUDA itself are in search/roofline_test.cpp.
+// The estimate from shapes (search/roofline.h), which is one for CUDA, against what the CPU device records of real
+// blocks in fp32. What differs: the CPU has an intermediate tensor inside a gated activation and more of them in its
+// backward, log-probabilities beside the head's logits, and another attention kernel. The bytes of CUDA itself are in
+// search/roofline_test.cpp.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <map>
 
 #include "model/model.h"
 #include "profile/memory.h"
@@ -39,8 +38,9 @@ const Family kFamilies[] = {
 };
 
 constexpr BatchShape kBatch{4, 64, 4, false};
-constexpr double kSavedTolerance = 0.15, kWorkspaceTolerance = 0.35;
+constexpr double kSavedTolerance = 0.01, kTolerance = 0.02, kBackwardTolerance = 0.35;
 constexpr Bytes kGrain = 8 * kKiB;  // scalars, rounding up
+constexpr std::int64_t kFfn = 512;  // of the gated families
 
 class Estimate : public ::testing::TestWithParam<Family> {
  protected:
@@ -68,8 +68,19 @@ class Estimate : public ::testing::TestWithParam<Family> {
     estimated_ = estimate_profile(arch, spec_, run_, hardware).memory;
   }
 
-  const BlockSpec& block_of(const CallKey& key) const {
-    return *std::ranges::find(spec_.blocks, key.trace, &BlockSpec::trace);
+  bool gated() const { return std::string_view(GetParam().config).find("intermediate_size") != std::string_view::npos; }
+
+  // Every recorded call of this kind with the workspace that is estimated.
+  template <typename Each>
+  void for_each(Pass pass, BlockKind kind, const Each& each) const {
+    int found = 0;
+    for (const Profile::Call& call : recorded_.calls) {
+      if (call.key.pass != pass) continue;
+      if (std::ranges::find(spec_.blocks, call.key.trace, &BlockSpec::trace)->kind != kind) continue;
+      each(call.key, estimated_.find(call.key).workspace, call.memory);
+      ++found;
+    }
+    EXPECT_GT(found, 0);
   }
   static void expect_near(Bytes estimate, Bytes recorded, double tolerance, const CallKey& key) {
     EXPECT_LE(std::abs(static_cast<double>(estimate - recorded)),
@@ -83,34 +94,54 @@ class Estimate : public ::testing::TestWithParam<Family> {
   Profile recorded_, estimated_;
 };
 
-TEST_P(Estimate, HasTheCallsThatAreRecorded) {
-  EXPECT_EQ(recorded_.calls.size(), estimated_.calls.size());
-  for (const Profile::Call& call : recorded_.calls) EXPECT_NO_THROW(estimated_.find(call.key)) << call.key.trace;
+TEST_P(Estimate, HasEveryCallThatIsRecorded) {
+  for (const Profile::Call& call : recorded_.calls) {
+    // An evaluation keeps nothing, so that call is never made.
+    if (call.key.pass == Pass::kForwardKeep && !call.key.training) continue;
+    EXPECT_NO_THROW(estimated_.find(call.key)) << call.key.trace;
+  }
   EXPECT_EQ(recorded_.tables, estimated_.tables);
 }
 
 TEST_P(Estimate, OfWhatIsSavedIsThatOfTheBlocks) {
-  for (const Profile::Call& call : recorded_.calls) {
-    expect_near(estimated_.find(call.key).saved, call.memory.saved, kSavedTolerance, call.key);
-  }
+  for_each(Pass::kForwardKeep, BlockKind::kLayer, [&](const CallKey& key, Bytes, const CallMemory& recorded) {
+    expect_near(estimated_.find(key).saved, recorded.saved, kSavedTolerance, key);
+  });
 }
 
 TEST_P(Estimate, OfForwardsWorkspaceIsThatOfTheBlocks) {
-  for (const Profile::Call& call : recorded_.calls) {
-    if (block_of(call.key).kind != BlockKind::kLayer || call.key.pass != Pass::kForward) continue;
-    expect_near(estimated_.find(call.key).workspace, call.memory.workspace, kWorkspaceTolerance, call.key);
-  }
+  // Beside a gated activation's result the CPU has that of its gate.
+  const Bytes more = gated() ? kBatch.tokens() * kFfn * 4 : 0;
+  for_each(Pass::kForward, BlockKind::kLayer, [&](const CallKey& key, Bytes estimate, const CallMemory& recorded) {
+    expect_near(estimate + more, recorded.workspace, kTolerance, key);
+  });
+  if (gated()) return;
+  for_each(Pass::kForwardKeep, BlockKind::kLayer, [&](const CallKey& key, Bytes estimate, const CallMemory& recorded) {
+    expect_near(estimate, recorded.workspace, kTolerance, key);
+  });
 }
 
-TEST_P(Estimate, OfBackwardsWorkspaceIsNoMoreThanTheBlocksOnTheCpu) {
-  for (const Profile::Call& call : recorded_.calls) {
-    const Bytes estimate = estimated_.find(call.key).workspace;
-    if (std::getenv("PROTRAIN_TEST_TABLE"))
-      std::printf("%s pass %d light %d training %d: workspace %ld for %ld, saved %ld for %ld\n", call.key.trace.c_str(),
-                  static_cast<int>(call.key.pass), call.key.light, call.key.training, static_cast<long>(estimate),
-                  static_cast<long>(call.memory.workspace), static_cast<long>(estimated_.find(call.key).saved),
-                  static_cast<long>(call.memory.saved));
+TEST_P(Estimate, OfBackwardsWorkspaceIsNearThatOfTheBlocks) {
+  for_each(Pass::kBackward, BlockKind::kLayer, [&](const CallKey& key, Bytes estimate, const CallMemory& recorded) {
+    if (!gated()) return expect_near(estimate, recorded.workspace, kBackwardTolerance, key);
+    EXPECT_LE(estimate, recorded.workspace) << key.trace;
+    EXPECT_GE(2.1 * static_cast<double>(estimate), static_cast<double>(recorded.workspace)) << key.trace;
+  });
+}
+
+TEST_P(Estimate, OfTheEndsWorkspaceIsThatOfTheBlocks) {
+  const Bytes tile = kBatch.tokens() * spec_.vocabulary * 4;  // log-probabilities
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for_each(pass, BlockKind::kHead, [&](const CallKey& key, Bytes estimate, const CallMemory& recorded) {
+      expect_near(estimate + tile, recorded.workspace, kTolerance, key);
+    });
   }
+  for_each(Pass::kForward, BlockKind::kEmbedding, [&](const CallKey& key, Bytes estimate, const CallMemory& recorded) {
+    expect_near(estimate, recorded.workspace, kTolerance, key);
+  });
+  for_each(Pass::kBackward, BlockKind::kEmbedding, [&](const CallKey& key, Bytes estimate, const CallMemory& recorded) {
+    expect_near(estimate, recorded.workspace, kBackwardTolerance, key);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Estimate, ::testing::ValuesIn(kFamilies),

@@ -34,7 +34,9 @@ std::string short_knobs(const RunPlan& run) {
 
 std::string what_is_missing(const WhatIf& answer) {
   const RunPlan& run = answer.run;
-  return fmt::format("does not fit {}: the leanest plan has {}: {}; {}", answer.machine, run.reason,
+  const bool own = run.reason.starts_with("from ");  // the user's plan, which choose_plan() names so
+  return fmt::format("does not fit {}: the {}plan has {}: {}; {}", answer.machine, own ? "" : "leanest ",
+                     own ? run.reason.substr(run.reason.rfind(": ") + 2) : run.reason,
                      describe(run.found.missing, MemoryNeed(run.layout), run.limits), answer.nearest_change);
 }
 
@@ -57,9 +59,10 @@ std::vector<std::string> what_if_lines(const WhatIf& answer) {
   line("knobs", short_knobs(run));
   for (const std::string& text : prediction_lines(run)) line("prediction", text);
   for (const std::string& text : memory_lines(run, spec)) line("memory", text);
-  const Bytes device = run.layout.bytes(Tier::kDevice);
-  line("memory", fmt::format("{:<9}{:>11}  of {} that a plan may take there", "device", format_bytes(device),
-                             format_bytes(run.limits.device)));
+  const MemoryNeed need(run.layout);
+  line("limits", fmt::format("{} of {} of the device that a plan may take, {} of {} of the host",
+                             format_bytes(need.device), format_bytes(run.limits.device),
+                             format_bytes(host_need(need, run.limits)), format_bytes(run.limits.host)));
   for (const std::string& note : answer.notes) line("note", note);
   return lines;
 }
