@@ -14,4 +14,22 @@ const Rates::Call& Rates::find(const CallKey& key) const {
   return *call;
 }
 
+Rates with_calls_of(const Rates& rates, const Profile& profile) {
+  Rates result = rates;
+  for (const Profile::Call& wanted : profile.calls) {
+    const CallKey& key = wanted.key;
+    if (std::ranges::find(rates.calls, key, &Rates::Call::key) != rates.calls.end()) continue;
+    const auto alike = std::ranges::find_if(rates.calls, [&](const Rates::Call& call) {
+      CallKey other = call.key;
+      other.shape = key.shape;
+      return other == key;
+    });
+    PROTRAIN_CHECK(alike != rates.calls.end(), "{}: no call like \"{}\", pass {}", rates.source, key.trace,
+                   static_cast<int>(key.pass));
+    const double share = static_cast<double>(key.shape.tokens()) / static_cast<double>(alike->key.shape.tokens());
+    result.calls.push_back({key, alike->steady * share, alike->rested * share});
+  }
+  return result;
+}
+
 }  // namespace protrain

@@ -44,4 +44,8 @@ struct Rates {
   const Call& find(const CallKey&) const;
 };
 
+// For runs of other shapes that nobody has timed: calls of `profile` that `rates` does not have take the time of the
+// same call at another shape, by the tokens. InternalError where there is none.
+Rates with_calls_of(const Rates& rates, const Profile& profile);
+
 }  // namespace protrain

@@ -77,6 +77,9 @@ class Search {
   void refine_grid(double started) {
     const std::vector<Candidate> grid = candidates_.grid();
     result_.bound_seconds = now() - started;
+    if (const auto simplest = space_.simplest(); simplest && candidates_.missing(*simplest).fits()) {
+      trials_.attempt(*simplest, Trials::Care::kNone);
+    }
     // The most promising of each kind first: what the bound does not see differs most between kinds.
     std::vector<const Candidate*> starts;
     std::set<std::tuple<int, Order, UpdatePlace, bool>> kinds;
@@ -116,7 +119,7 @@ class Search {
         if (trials_.exhausted() || tried >= kBatch * kIdleBatches) break;
         if (candidate.time.likely >= to_beat() || trials_.seen(candidate.point)) continue;
         trials_.attempt(candidate.point, Trials::Care::kRepair);
-        moved = trials_.best()->seconds < at.seconds * (1 - kStep);
+        moved = trials_.best()->score < at.score * (1 - kStep);
         if (++tried % kBatch == 0 && moved) break;
       }
     }
@@ -126,14 +129,16 @@ class Search {
   const Trial* choose() {
     std::vector<const Trial*> ranked;
     for (const Trial& trial : trials_.all()) ranked.push_back(&trial);
-    std::ranges::stable_sort(ranked, {}, &Trial::seconds);
+    std::ranges::stable_sort(ranked, {}, &Trial::score);
     std::vector<std::pair<double, const Trial*>> finalists;
     for (const Order order : space_.orders) {
       const auto best = std::ranges::find(ranked, order, [](const Trial* trial) { return trial->point.order; });
       if (best == ranked.end()) continue;
       const bool alone = space_.orders.size() == 1 || space_.figures.micro_batches <= 3;
-      finalists.emplace_back(
-          alone ? (*best)->seconds : trials_.predicted(trials_.sketched((*best)->point), false).step_seconds, *best);
+      finalists.emplace_back(alone ? (*best)->score
+                                   : trials_.predicted(trials_.sketched((*best)->point), false).step_seconds *
+                                         (*best)->score / (*best)->seconds,
+                             *best);
     }
     std::ranges::stable_sort(finalists, {}, &std::pair<double, const Trial*>::first);
     for (std::size_t i = 0; i < finalists.size(); ++i) ranked.insert(ranked.begin() + i, finalists[i].second);

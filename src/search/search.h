@@ -40,7 +40,10 @@ struct SearchSpace {
 };
 
 struct SearchLimits {
-  int simulations = 500;     // at most
+  int simulations = 500;  // at most
+  // A plan that updates everything on the host has to be so much faster than one that leaves it on the device: it leans
+  // on links and host memory that others may use too.
+  double caution = 0.01;
   double tolerance = 0.002;  // ends when no bound is below (1 - tolerance) x the best simulated time
   double enumerate = 20000;  // every plan of a space of so many is bounded; of larger ones a grid, refined
 };

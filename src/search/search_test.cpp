@@ -125,6 +125,7 @@ TEST(Search, AgreesWithBruteForce) {
     SCOPED_TRACE(fmt::format("seed {}, {} layers, device {}, host {}", seed, layers, device, host));
     const Brute brute(small, space, device, host);
     SearchLimits all;
+    all.caution = 0;
     const SearchResult found = small.search(device, host, space, all);
     EXPECT_EQ(found.space, brute.plans);
     EXPECT_EQ(found.missing.fits(), brute.fitting > 0);
@@ -135,7 +136,7 @@ TEST(Search, AgreesWithBruteForce) {
     EXPECT_GE(found.prediction.step_seconds, brute.seconds * (1 - 1e-9));
     EXPECT_LE(found.simulated, 500);
     // The way of large spaces, on this one.
-    SearchLimits grid;
+    SearchLimits grid = all;
     grid.enumerate = 0;
     const SearchResult refined = small.search(device, host, space, grid);
     EXPECT_TRUE(refined.missing.fits());
@@ -147,6 +148,17 @@ TEST(Search, AgreesWithBruteForce) {
   EXPECT_LT(worst_of_grid, 0.03);
   fmt::print("{} cases, {} feasible; grid and refinement at most {:.2f} % above brute force\n", cases, feasible,
              100 * worst_of_grid);
+}
+
+TEST(Search, LeavesOnTheDeviceWhatGainsLittleOnTheHost) {
+  Small small(6, 1, 7);
+  small.rates.gpu_update = {0, 1e-12};  // free: nothing can be gained elsewhere
+  const SearchResult found = small.search(2 * small.most(), kPlenty);
+  EXPECT_EQ(std::ranges::count(found.memory.plan.place, UpdatePlace::kCpu), 0);
+  EXPECT_EQ(found.memory.layout.bytes(Tier::kPageable), 0);
+  small.rates.gpu_update = {0, 1};  // it cannot stay there
+  const SearchResult slow = small.search(2 * small.most(), kPlenty);
+  EXPECT_EQ(std::ranges::count(slow.memory.plan.place, UpdatePlace::kResident), 0);
 }
 
 std::string json_of(const SearchResult& result) { return plan_json(result.memory.plan, result.memory.layout); }

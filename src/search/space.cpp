@@ -358,4 +358,30 @@ TimeBound Space::time(const Point& point) const {
   return time_bound(chunks(point), places(point), activations(point), point.order, point.slots);
 }
 
+double Space::host_share(const Point& point) const {
+  const PlaceSums& sums = places(point);
+  std::int64_t all = 0;
+  for (const Chunk& chunk : chunks(point).chunks) all += chunk.elements;
+  return static_cast<double>(sums.host_before.back() + sums.end_elements) / static_cast<double>(all);
+}
+
+std::optional<Point> Space::simplest() const {
+  Point point;
+  point.size = static_cast<int>(sizes.size()) - 1;
+  point.order = orders.front();
+  point.distance = distances.front();
+  point.embedding = embeddings.front();
+  point.head = heads.front();
+  point.resident = residents(point.size).most;
+  if (!allows(point.counts) || residents(point.size).empty()) return std::nullopt;
+  const Choices persist = persists(point);
+  if (persist.empty()) return std::nullopt;
+  point.slots.persist = persist.most;
+  const Choices buffer = buffers(point), gradient = gradients(point);
+  if (buffer.empty() || gradient.empty()) return std::nullopt;
+  point.slots.buffer = buffer.least;
+  point.slots.gradient = gradient.least;
+  return point;
+}
+
 }  // namespace protrain

@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -60,7 +61,10 @@ class Space {
   const PlaceSums& places(const Point&) const;
   const ActivationSums& activations(const Point&) const;
   Plan plan(const Point&) const;
-  MemoryNeed need(const Point&) const;  // at least
+  MemoryNeed need(const Point&) const;    // at least
+  double host_share(const Point&) const;  // of the parameters: updated on the host
+  // Everything on the device and kept, in the largest chunks; none where the knobs do not allow it.
+  std::optional<Point> simplest() const;
   TimeBound time(const Point&) const;
 
  private:

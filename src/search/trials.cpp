@@ -92,8 +92,9 @@ bool Trials::attempt(Point point, Care care) {
     if (lacks.fits()) {
       const Prediction prediction = predicted(memory, true);
       effort_ += kSimulated * static_cast<double>(prediction.schedule.tasks.size());
-      all_.push_back({point, prediction.step_seconds, prediction.busy});
-      if (best_ < 0 || prediction.step_seconds < all_[static_cast<std::size_t>(best_)].seconds) {
+      const double score = prediction.step_seconds * (1 + search_limits_.caution * space_.host_share(point));
+      all_.push_back({point, prediction.step_seconds, score, prediction.busy});
+      if (best_ < 0 || score < all_[static_cast<std::size_t>(best_)].score) {
         best_ = static_cast<int>(all_.size()) - 1;
       }
       return true;

@@ -12,6 +12,7 @@ namespace protrain {
 struct Trial {
   Point point;
   double seconds = 0;
+  double score = 0;  // seconds, with SearchLimits::caution
   std::array<double, kLanes> busy{};
 };
 

@@ -22,7 +22,8 @@ struct Question {
   SearchSpace space;
 
   SearchResult ask(const RunShape& shape, const Profile& profile, const SearchSpace& in) const {
-    return search(model.spec, shape, profile, measured.rates, limits, in, {.clip = config.max_grad_norm > 0});
+    return search(model.spec, shape, profile, with_calls_of(measured.rates, profile), limits, in,
+                  {.clip = config.max_grad_norm > 0});
   }
   bool fits(const RunShape& shape, const Profile& profile, const SearchSpace& in) const {
     try {
