@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "profile/call_times.h"
 #include "profile/test_rig.h"
 
 namespace protrain {
@@ -41,6 +42,15 @@ class Machine {
   Rates measure(bool host = true, const TimingOptions& options = {}) {
     return measure_rates(spec_, blocks_, *book_, shape_, memory_, *device_, *kernels_,
                          host ? host_kernels_.get() : nullptr, kBudget, options);
+  }
+  // The calls alone, as on a GPU.
+  std::vector<Rates::Call> call_times(Bytes budget, const profile::CallPace& pace) {
+    book_->set_mode(TraceBook::Mode::kReplay);
+    const profile::RigModel model{spec_, blocks_, *book_, shape_, memory_};
+    const auto stream = device_->stream("compute");
+    auto calls = profile::call_times(model, *device_, *stream, budget, pace, [](const std::string&) {});
+    book_->set_mode(TraceBook::Mode::kPlain);
+    return calls;
   }
   const Profile& memory() const { return memory_; }
   const ModelSpec& spec() const { return spec_; }
@@ -109,6 +119,32 @@ TEST_F(Timing, RatesArePositiveAndNoLaneMakesAnotherFaster) {
   for (std::size_t a = 0; a < kLanes; ++a) {
     EXPECT_EQ(rates.slowdown[a][a], 1);
     for (std::size_t b = 0; b < kLanes; ++b) EXPECT_GE(rates.slowdown[a][b], 1);
+  }
+}
+
+TEST_F(Timing, UnderTwoDutyCyclesEveryCallHasBothTimesWithinTheTimeGiven) {
+  Machine machine(llama_, DType::kF32, {kDense, kPacked}, 2);
+  const profile::CallPace pace = {.duty_cycles = true,
+                                  .warm = 0.05,
+                                  .settle = 0.03,
+                                  .cool = 0.02,
+                                  .steady = 0.1,
+                                  .rested = 0.1,
+                                  .heat = 2e-3,
+                                  .rounds = 20};
+  for (const Bytes budget : {kBudget, Bytes{0}}) {  // with a block that stays for load, and without
+    reset_allocator_counts();
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<Rates::Call> calls = machine.call_times(budget, pace);
+    const double seconds = passed(begin);
+    EXPECT_GE(seconds, 0.15);
+    EXPECT_LT(seconds, 1.5);
+    EXPECT_EQ(allocator_counts().mismatches, 0);
+    ASSERT_EQ(calls.size(), machine.memory().calls.size());
+    for (const Rates::Call& call : calls) {
+      EXPECT_GT(call.rested, 0);
+      EXPECT_GE(call.steady, call.rested);
+    }
   }
 }
 
