@@ -145,3 +145,21 @@ def test_every_hardware_file_and_published_configuration_gives_a_plan(monkeypatc
         for model in ("gpt2-1b", "gpt2-10b"):
             whole = answer(pathlib.Path("examples/published") / f"{model}.yaml", hardware=hardware)
             assert whole["fits"], (hardware, model)
+
+
+def test_without_hardware_it_is_this_machine_and_its_profile_can_be_taken_elsewhere(config, tmp_path):
+    here = ("--device", "cpu", "--bf16", "false", "--cutoff_len", "32", "--per_device_train_batch_size", "1")
+    cache = {"PROTRAIN_CACHE": str(tmp_path / "cache")}
+    result = json.loads(protrain("plan", config, *here, "--json", env=cache).stdout)
+    assert result["fits"] and not result["estimate"] and result["prediction"]["measured"]
+    data = write_tokens(tmp_path / "t.ptk", random_samples([40] * 20))
+    protrain("profile", config, *here, "--train_file", data, "--output", tmp_path / "p.json", env=cache)
+    words = ("plan", config, *here, "--train_file", data, "--profile", tmp_path / "p.json", "--json")
+    taken = json.loads(protrain(*words, "--device-memory", "2GiB", "--host-memory", "4GiB").stdout)
+    assert taken["fits"] and not taken["estimate"] and taken["machine"] == result["machine"]
+    assert taken["memory"]["device"]["by_tag"]["weights"] > 0
+    other = protrain(*words, "--device-memory", "2GiB", "--host-memory", "4GiB", "--per_device_train_batch_size", "2",
+                     check=False)
+    assert other.returncode == 2 and "other shapes" in other.stderr, other.stderr
+    nowhere = protrain(*words, check=False)
+    assert nowhere.returncode == 2 and "--device-memory and --host-memory" in nowhere.stderr, nowhere.stderr
