@@ -131,6 +131,7 @@ class Reader {
   Value named(const json& value, std::string_view key, const std::vector<Value>& all,
               std::string_view (*name)(Value)) const {
     std::vector<std::string_view> names;
+    names.reserve(all.size());
     for (const Value one : all) names.push_back(name(one));
     if (!value.is_string()) refuse(key, value, fmt::format("one of {}", fmt::join(names, ", ")));
     const std::string& text = value.get_ref<const std::string&>();
@@ -142,6 +143,7 @@ class Reader {
 
   Activation activation_of(const json& value) const {
     std::vector<Activation> all;
+    all.reserve(static_cast<std::size_t>(activation_count()));
     for (int mode = 0; mode < activation_count(); ++mode) all.push_back(static_cast<Activation>(mode));
     return named(value, "activation", all, activation_name);
   }
