@@ -131,7 +131,6 @@ struct StepRunner::State {
   // Runs the graph and keeps the books, however it ends.
   RunResult run(const Schedule& tasks, const RunOptions& run_options) {
     ChunkStore& store = context.store;
-    store.check_not_lost();
     store.load_stale_homes();
     const SavedScope scope(context);
     RunResult result;
@@ -195,6 +194,7 @@ std::byte* StepRunner::batch_staging(int slot) {
 
 StepOutputs StepRunner::step(const StepRequest& request, const StepInputs& inputs, const RunOptions& options) {
   State& state = *state_;
+  state.context.store.check_not_lost();
   const bool training = request.graph == Graph::kTrain;
   PROTRAIN_CHECK(training || request.graph == Graph::kEvaluate, "step() trains or evaluates");
   StepOutputs outputs;
@@ -231,6 +231,7 @@ StepOutputs StepRunner::step(const StepRequest& request, const StepInputs& input
 
 void StepRunner::drain() {
   State& state = *state_;
+  state.context.store.check_not_lost();
   if (state.pending.empty()) return;
   StepShape step;
   step.graph = Graph::kDrain;
