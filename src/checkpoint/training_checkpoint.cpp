@@ -275,7 +275,9 @@ FoundCheckpoints find_checkpoints(Files& files, const fs::path& output_dir) {
   FoundCheckpoints found;
   std::vector<std::int64_t> steps = committed_steps(files, output_dir);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    found.complete.push_back(*committed_folder(files, checkpoint_path(output_dir, *step)));
+    if (auto folder = committed_folder(files, checkpoint_path(output_dir, *step))) {
+      found.complete.push_back(*std::move(folder));
+    }
   }
   const std::vector<std::int64_t> named = named_steps(files, output_dir);
   const std::int64_t newest = steps.empty() ? -1 : steps.back();
@@ -291,16 +293,22 @@ void remove_checkpoints(Files& files, const fs::path& output_dir) {
   for (const std::int64_t step : committed_steps(files, output_dir)) remove_checkpoint(files, output_dir, step);
 }
 
-void check_complete(Files& files, const fs::path& checkpoint) {
-  if (committed_folder(files, checkpoint)) return;
+namespace {
+
+// Of a checkpoint that is there with a valid mark.
+fs::path complete_folder(Files& files, const fs::path& checkpoint) {
+  if (std::optional<fs::path> folder = committed_folder(files, checkpoint)) return *std::move(folder);
   if (!files.exists(checkpoint)) fail(ExitCode::kFiles, "{}: no such checkpoint", checkpoint.string());
   throw DamagedCheckpoint(
       fmt::format("{}: not a complete checkpoint: {}", checkpoint.string(), commit_fault(files, checkpoint)));
 }
 
+}  // namespace
+
+void check_complete(Files& files, const fs::path& checkpoint) { complete_folder(files, checkpoint); }
+
 TrainingState load_checkpoint(Files& files, const fs::path& checkpoint, ChunkStore& store) {
-  check_complete(files, checkpoint);
-  const fs::path folder = *committed_folder(files, checkpoint);
+  const fs::path folder = complete_folder(files, checkpoint);
   VerifyingFiles verifying(files, folder, committed_files(files, folder));
   TrainingState state;
   try {

@@ -1,27 +1,6 @@
 #include "plan/plan.h"
 
-#include <algorithm>
-#include <array>
-
-#include "base/error.h"
-
 namespace protrain {
-
-namespace {
-
-// In the order of Activation.
-constexpr std::array<ActivationTraits, kActivations> kTraits = {{
-    // name, recompute, light, offload_saved, offload_input
-    {"keep", false, false, false, false},
-    {"keep_light", false, true, false, false},
-    {"swap", false, true, true, true},
-    {"recompute", true, false, false, false},
-    {"recompute_host", true, false, false, true},
-}};
-
-}  // namespace
-
-const ActivationTraits& traits(Activation mode) { return kTraits.at(static_cast<std::size_t>(mode)); }
 
 DType part_dtype(Part part, DType compute) {
   switch (part) {

@@ -1,7 +1,6 @@
 // The plan (values of all knobs), the chunks it cuts the model into, and the layout of every byte it needs. Plain data
 // and pure functions; thread-safe.
 #pragma once
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,29 +10,10 @@
 #include "block/batch.h"
 #include "device/device.h"
 #include "memory/packing.h"
+#include "plan/activation.h"
 #include "plan/profile.h"
 
 namespace protrain {
-
-// What a decoder layer keeps between its forward and its backward.
-enum class Activation : std::uint8_t {
-  kKeep,           // its saved set and its input
-  kKeepLight,      // its light saved set and its input
-  kSwap,           // nothing: light saved set and input go to the host and come back
-  kRecompute,      // its input; forward runs again in backward
-  kRecomputeHost,  // nothing: its input goes to the host and comes back, forward runs again
-};
-inline constexpr int kActivations = 5;
-
-// What a mode means for the tasks of a layer: one row a mode, everything else reads the row.
-struct ActivationTraits {
-  std::string_view name;  // in files
-  bool recompute;         // forward keeps nothing and runs again before backward
-  bool light;             // kForwardKeep saves the light set
-  bool offload_saved;     // its saved set goes to the host after forward and comes back before backward
-  bool offload_input;     // its input likewise
-};
-const ActivationTraits& traits(Activation);
 
 // Where a chunk's optimizer state lives and its update runs.
 enum class UpdatePlace : std::uint8_t {

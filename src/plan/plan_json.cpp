@@ -127,9 +127,11 @@ class Reader {
     return value->get<int>();
   }
 
-  template <typename Value, std::size_t N>
-  Value named(const json& value, std::string_view key, const Value (&all)[N], std::string_view (*name)(Value)) const {
+  template <typename Value>
+  Value named(const json& value, std::string_view key, const std::vector<Value>& all,
+              std::string_view (*name)(Value)) const {
     std::vector<std::string_view> names;
+    names.reserve(all.size());
     for (const Value one : all) names.push_back(name(one));
     if (!value.is_string()) refuse(key, value, fmt::format("one of {}", fmt::join(names, ", ")));
     const std::string& text = value.get_ref<const std::string&>();
@@ -140,10 +142,10 @@ class Reader {
   }
 
   Activation activation_of(const json& value) const {
-    constexpr Activation kAll[] = {Activation::kKeep, Activation::kKeepLight, Activation::kSwap, Activation::kRecompute,
-                                   Activation::kRecomputeHost};
-    static_assert(std::size(kAll) == kActivations);
-    return named(value, "activation", kAll, activation_name);
+    std::vector<Activation> all;
+    all.reserve(static_cast<std::size_t>(activation_count()));
+    for (int mode = 0; mode < activation_count(); ++mode) all.push_back(static_cast<Activation>(mode));
+    return named(value, "activation", all, activation_name);
   }
 
   UpdatePlace place_of(const json& value, std::string_view key) const {

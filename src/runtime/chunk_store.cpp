@@ -46,6 +46,7 @@ struct ChunkStore::State {
   std::vector<Cell> versions;            // by chunk
   std::vector<Cell> copies;              // by chunk: the version of its copy on the device
   bool pending = false;
+  std::string lost;  // why; empty: they are not
   std::unique_ptr<Stream> stream;
   std::mutex mutex;  // one issuing thread at a time
 
@@ -114,7 +115,13 @@ struct ChunkStore::State {
     stream->synchronize();
   }
 
-  void check_drained() const { PROTRAIN_CHECK(!pending, "weights are read or written while updates are pending"); }
+  void check_not_lost() const {
+    if (!lost.empty()) throw InternalError(lost);
+  }
+  void check_readable() const {
+    check_not_lost();
+    PROTRAIN_CHECK(!pending, "weights are read or written while updates are pending");
+  }
 };
 
 ChunkStore::ChunkStore(const ModelSpec& spec, const std::vector<Chunk>& chunks, const Layout& layout,
@@ -147,13 +154,13 @@ Range ChunkStore::parameter(Id parameter, Part part) const {
 }
 
 void ChunkStore::read(Id parameter, Part part, std::int64_t first, std::int64_t count, std::byte* to) const {
-  state_->check_drained();
+  state_->check_readable();
   const Range range = state_->elements(parameter, part, first, count);
   state_->copy(range, to, at(range));
 }
 
 void ChunkStore::write(Id parameter, Part part, std::int64_t first, std::int64_t count, const std::byte* from) {
-  state_->check_drained();
+  state_->check_readable();
   const Range range = state_->elements(parameter, part, first, count);
   state_->copy(range, at(range), from);
   const Id chunk = state_->where[parameter].chunk;
@@ -198,7 +205,7 @@ void ChunkStore::write_master(Id parameter, std::int64_t first, std::int64_t cou
 }
 
 void ChunkStore::zero_moments() {
-  state_->check_drained();
+  state_->check_readable();
   const std::lock_guard lock(state_->mutex);
   for (Id chunk = 0; chunk < static_cast<Id>(state_->chunks.size()); ++chunk) {
     for (const Part part : {Part::kM, Part::kV}) {
@@ -255,5 +262,8 @@ void ChunkStore::load_stale_homes() {
 
 bool ChunkStore::pending() const { return state_->pending; }
 void ChunkStore::set_pending(bool pending) { state_->pending = pending; }
+
+void ChunkStore::set_lost(std::string why) { state_->lost = std::move(why); }
+void ChunkStore::check_not_lost() const { state_->check_not_lost(); }
 
 }  // namespace protrain

@@ -5,6 +5,7 @@
 #pragma once
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "block/block.h"
@@ -59,6 +60,11 @@ class ChunkStore {
 
   bool pending() const;  // StepRunner's flag: host weights wait for an update
   void set_pending(bool);
+
+  // StepRunner's: an update was left half done, by a failure that the text names. Nobody knows what the weights are any
+  // more: from here on read() and write() are InternalErrors with that text, so that no checkpoint is made of them.
+  void set_lost(std::string why);
+  void check_not_lost() const;
 
  private:
   struct State;

@@ -64,6 +64,7 @@ struct Executor::State {
 
   void prepare(const Schedule& next, const RunOptions& wanted) {
     const auto count = static_cast<Id>(next.tasks.size());
+    started.assign(count, false);
     completed.assign(count, false);
     for (LaneState& lane : lanes) lane.tasks.clear();
     for (Id id = 0; id < count; ++id) {
@@ -160,6 +161,7 @@ struct Executor::State {
     if (options->trace) begin = stream.record();
     TaskRunner* runner = runners[static_cast<std::size_t>(task.op)];
     PROTRAIN_CHECK(runner != nullptr, "nothing runs \"{}\"", op_name(task.op));
+    note_started(id);
     runner->run(task, stream);
     lives.end(task, stream);
     Event end = stream.record();
@@ -168,6 +170,11 @@ struct Executor::State {
     ended[id] = std::move(end);
     issued[id] = true;
     changed.notify_all();
+  }
+
+  void note_started(Id id) {
+    const std::lock_guard lock(mutex);
+    started[id] = true;
   }
 
   Event event_of(Id id) {
@@ -250,7 +257,7 @@ struct Executor::State {
   }
 
   Device& device;
-  const RunnerTable runners;
+  RunnerTable runners;                  // fixed while a run goes on
   std::array<LaneState, kLanes> lanes;  // fixed while a run goes on
   Lives lives;                          // of this run
   std::vector<bool> completed;          // written between runs
@@ -263,7 +270,7 @@ struct Executor::State {
   int busy = 0;                                         // lane threads that have not ended their part
   const Schedule* schedule = nullptr;                   // fixed while a run goes on, like options
   const RunOptions* options = nullptr;
-  std::vector<bool> issued;
+  std::vector<bool> started, issued;
   std::vector<Event> began,
       ended;               // one an instance of a task, dropped by the next run: never shared, never reused early
   bool cancelled = false;  // no task may start any more
@@ -279,6 +286,10 @@ Executor::Executor(Device& device, const RunnerTable& runners, const Arenas& are
     : state_(std::make_unique<State>(device, runners, arenas)) {}
 
 Executor::~Executor() = default;
+
+void Executor::set_runner(Op op, TaskRunner& runner) { state_->runners.at(static_cast<std::size_t>(op)) = &runner; }
+
+const std::vector<bool>& Executor::started() const { return state_->started; }
 
 const std::vector<bool>& Executor::completed() const { return state_->completed; }
 

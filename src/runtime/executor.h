@@ -16,13 +16,13 @@
 
 namespace protrain {
 
-// Issues one task's work to the stream. One runner an Op, in a table; a new kind of task is one more row.
+// Issues one task's work to the stream. One runner an Op, in a table with room for registered kinds.
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;
   virtual void run(const Task&, Stream&) = 0;
 };
-using RunnerTable = std::array<TaskRunner*, kOps>;
+using RunnerTable = std::array<TaskRunner*, kMostOps>;
 
 struct RunOptions {
   bool trace = false;  // fill the timeline (device times)
@@ -49,9 +49,11 @@ class Executor {
   // the same schedule. However a run ends, nothing of it stays acquired.
   Executor(Device&, const RunnerTable&, const Arenas& = {});
   ~Executor();
+  void set_runner(Op, TaskRunner&);                        // it outlives this; between runs
   RunResult run(const Schedule&, const RunOptions& = {});  // all tasks ended when it returns or throws
-  // Of the last run, whether it returned, was abandoned or threw: which tasks' work is done, by id. A task that failed
-  // may have done a part of it.
+  // Of the last run, whether it returned, was abandoned or threw, by id: whose runner was called, and whose work is
+  // done. What began and is not done may have done a part of it.
+  const std::vector<bool>& started() const;
   const std::vector<bool>& completed() const;
   // Stays the same until a run fails.
   Stream& stream(Lane);

@@ -42,6 +42,23 @@ std::vector<Id> host_chunks(const Plan& plan) {
   return chunks;
 }
 
+// Ends a run that left updates half done. The kind of failure stays.
+[[noreturn]] void rethrow_as_lost(ChunkStore& store, const std::string& update) {
+  const auto text = [&](const char* what) {
+    std::string message = fmt::format(
+        "{} (\"{}\" had begun: the weights in memory are of no step; go on from the last checkpoint)", what, update);
+    store.set_lost(message);
+    return message;
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), text(error.what()));
+  } catch (const std::exception& error) {
+    throw InternalError(text(error.what()));
+  }
+}
+
 }  // namespace
 
 struct StepRunner::State {
@@ -122,6 +139,7 @@ struct StepRunner::State {
     } catch (...) {
       store.forget_copies();
       settle(tasks);
+      if (const Task* update = half_done(tasks)) rethrow_as_lost(store, update->name);
       throw;
     }
     settle(tasks);
@@ -131,6 +149,16 @@ struct StepRunner::State {
                      "the slots do not hold what the schedule says");
     }
     return result;
+  }
+
+  // After a failure: the first update by which the state is lost, or null. See Note [Half done].
+  const Task* half_done(const Schedule& tasks) const {
+    for (std::size_t id = 0; id < tasks.tasks.size(); ++id) {
+      const Task& task = tasks.tasks[id];
+      if (task.op != Op::kUpdate || !executor.started().at(id)) continue;
+      if (!task.pending || !executor.completed().at(id)) return &task;
+    }
+    return nullptr;
   }
 
   // Reads off what has been done. After a failure no copy is current, so that held[] is of no account.
@@ -166,6 +194,7 @@ std::byte* StepRunner::batch_staging(int slot) {
 
 StepOutputs StepRunner::step(const StepRequest& request, const StepInputs& inputs, const RunOptions& options) {
   State& state = *state_;
+  state.context.store.check_not_lost();
   const bool training = request.graph == Graph::kTrain;
   PROTRAIN_CHECK(training || request.graph == Graph::kEvaluate, "step() trains or evaluates");
   StepOutputs outputs;
@@ -202,6 +231,7 @@ StepOutputs StepRunner::step(const StepRequest& request, const StepInputs& input
 
 void StepRunner::drain() {
   State& state = *state_;
+  state.context.store.check_not_lost();
   if (state.pending.empty()) return;
   StepShape step;
   step.graph = Graph::kDrain;
@@ -214,6 +244,11 @@ bool StepRunner::pending() const { return !state_->pending.empty(); }
 const Schedule& StepRunner::last_schedule() const {
   PROTRAIN_CHECK(state_->last != nullptr, "no step has run");
   return *state_->last;
+}
+
+void StepRunner::set_runner(Op op, TaskRunner& runner) {
+  PROTRAIN_CHECK(static_cast<int>(op) >= kOps, "\"{}\" has a runner", op_name(op));
+  state_->executor.set_runner(op, runner);
 }
 
 Block& StepRunner::block(Id id) { return *state_->context.blocks.at(id); }

@@ -39,6 +39,12 @@ struct StepOutputs {
 // Note [Pending updates]: with clipping, chunks of place kCpu are updated under the next step's forward, from the
 // gradient, scalars and control of the step before. The runner keeps those, and which chunks are still to be done: a
 // step that is abandoned half way leaves the rest to the next one or to drain(). A skipped step leaves nothing pending.
+//
+// Note [Half done]: a chunk whose update began and did not end is neither of this step nor of the one before, and so is
+// a model of which one chunk has had a step's update and another has not. When a run fails so (a pending update that
+// began and is not done; any update of the step's own that began), the error says it, and the state is lost for good:
+// nothing is tried again, and the store gives nothing more to read. A failed copy loses nothing: what is on the host is
+// the truth of a kCpu chunk, and a gradient on its way has not been applied.
 class StepRunner {
  public:
   // All references outlive it. `host_kernels` run the kCpu updates, on the cpu_update lane's thread; null if there are
@@ -51,9 +57,10 @@ class StepRunner {
   // Host memory for the batches of step slot 0 or 1, written by the loader before step() (pinned).
   std::byte* batch_staging(int slot);
   // Everything has ended when it returns or throws; after a throw or an abandoned step, weights are as before the step
-  // (its own updates; pending ones may have been applied) unless one of its updates had begun. kEvaluate drains first.
+  // (its own updates; pending ones may have been applied), or lost: Note [Half done]. kEvaluate drains first.
   StepOutputs step(const StepRequest&, const StepInputs&, const RunOptions& = {});
-  void drain();  // no update is pending afterwards
+  void drain();                      // no update is pending afterwards
+  void set_runner(Op, TaskRunner&);  // of a registered kind; it outlives this; before the first step
   bool pending() const;
   const Schedule& last_schedule() const;  // what the last step() ran; for chrome_trace()
   Block& block(Id);

@@ -1,4 +1,4 @@
-// Tasks that run a block, and the copies of what it keeps.
+// Tasks that run a block, the copies of what it keeps, and what its mode does to it besides.
 #include <utility>
 
 #include "base/error.h"
@@ -96,17 +96,36 @@ struct Away {
   std::string_view what;
 };
 
+Bytes saved_bytes(const Expansion& expansion, Id block) {
+  return expansion.facts.memory(block, Pass::kForwardKeep, expansion.step.batch, true).saved;
+}
+
 std::vector<Away> away(const Expansion& expansion, Id block) {
   const ActivationTraits& mode = expansion.facts.mode(block);
   std::vector<Away> result;
   if (mode.offload_saved) {
-    const Bytes bytes = expansion.facts.memory(block, Pass::kForwardKeep, expansion.step.batch, true).saved;
+    const Bytes bytes = saved_bytes(expansion, block);
     if (bytes > 0) result.push_back({Region::kSaved, Region::kHostSaved, bytes, "saved set"});
   }
   if (mode.offload_input) {
     result.push_back({Region::kBlockInput, Region::kHostInput, expansion.activation_bytes, "input"});
   }
   return result;
+}
+
+// The mode's own work on the saved set between a forward and its backward.
+void add_mode_task(Expansion& expansion, const Visit& visit, Pass pass, const std::optional<ActivationTask>& wanted) {
+  const Bytes bytes = wanted ? saved_bytes(expansion, visit.block) : 0;
+  if (!wanted || bytes == 0) return;
+  const Facts& facts = expansion.facts;
+  Task task;
+  task.op = wanted->op;
+  task.lane = wanted->lane;
+  task.what = {visit.block, visit.micro_batch, pass, facts.mode(visit.block).light};
+  task.name = fmt::format("{} {} micro-batch {} {}", op_name(task.op), block_name(facts.spec, visit.block),
+                          visit.micro_batch, pass == Pass::kForwardKeep ? "after forward" : "before backward");
+  const Id index = facts.activation_index(visit.block, visit.micro_batch);
+  expansion.sketch.add(std::move(task), {expansion.part(Region::kSaved, index, 0, bytes, true)});
 }
 
 }  // namespace
@@ -126,23 +145,27 @@ void add_evaluation(Expansion& expansion, const Visit& visit) {
 }
 
 void add_forward(Expansion& expansion, const Visit& visit) {
-  const bool keeps = !expansion.facts.mode(visit.block).recompute;
+  const ActivationTraits& mode = expansion.facts.mode(visit.block);
+  const bool keeps = !mode.recompute;
   Call call(expansion, visit, keeps ? Pass::kForwardKeep : Pass::kForward, "forward");
   call.input();
   call.output();
   if (keeps) call.saved(true);
   call.weights();
   call.add();
+  add_mode_task(expansion, visit, Pass::kForwardKeep, mode.after_forward);
 }
 
 void add_backward(Expansion& expansion, const Visit& visit) {
-  if (expansion.facts.mode(visit.block).recompute) {
+  const ActivationTraits& mode = expansion.facts.mode(visit.block);
+  if (mode.recompute) {
     Call again(expansion, visit, Pass::kForwardKeep, "recompute");
     again.input();
     again.saved(true);
     again.weights();
     again.add();
   }
+  add_mode_task(expansion, visit, Pass::kBackward, mode.before_backward);
   Call call(expansion, visit, Pass::kBackward, "backward");
   call.input();
   if (visit.block + 1 == expansion.facts.blocks) call.output();
@@ -157,8 +180,8 @@ void add_copy_out(Expansion& expansion, Id block, Id micro_batch) {
   const Id index = expansion.facts.activation_index(block, micro_batch);
   for (const auto& [device, host, bytes, what] : away(expansion, block)) {
     expansion.copy(
-        Lane::kD2h, -1, *expansion.touch(device, index, 0, bytes, false),
-        *expansion.touch(host, index, 0, bytes, true, true),
+        Lane::kD2h, -1, expansion.part(device, index, 0, bytes, false),
+        expansion.part(host, index, 0, bytes, true, true),
         fmt::format("{} of {} micro-batch {} to host", what, block_name(expansion.facts.spec, block), micro_batch));
   }
 }
@@ -167,8 +190,8 @@ void add_copy_in(Expansion& expansion, Id block, Id micro_batch) {
   const Id index = expansion.facts.activation_index(block, micro_batch);
   for (const auto& [device, host, bytes, what] : away(expansion, block)) {
     expansion.copy(
-        Lane::kH2d, -1, *expansion.touch(host, index, 0, bytes, false),
-        *expansion.touch(device, index, 0, bytes, true, true),
+        Lane::kH2d, -1, expansion.part(host, index, 0, bytes, false),
+        expansion.part(device, index, 0, bytes, true, true),
         fmt::format("{} of {} micro-batch {} to device", what, block_name(expansion.facts.spec, block), micro_batch));
   }
 }

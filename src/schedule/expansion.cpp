@@ -29,6 +29,12 @@ std::optional<Touch> Expansion::touch(Region region, Id index, Bytes offset, Byt
   return Touch{static_cast<std::size_t>(found - layout.entries.begin()), offset, bytes, writes, fresh};
 }
 
+Touch Expansion::part(Region region, Id index, Bytes offset, Bytes bytes, bool writes, bool fresh) const {
+  const std::optional<Touch> found = touch(region, index, offset, bytes, writes, fresh);
+  PROTRAIN_CHECK(found.has_value(), "the layout has no {} {}", region_name(region), index);
+  return *found;
+}
+
 Range Expansion::range(const std::optional<Touch>& touch) const {
   if (!touch || touch->bytes == 0) return {};
   const Range& region = layout.entries[touch->entry].range;
@@ -36,16 +42,16 @@ Range Expansion::range(const std::optional<Touch>& touch) const {
 }
 
 Touch Expansion::whole(Region region, Id index, bool writes) const {
-  return *touch(region, index, 0, layout.find(region, index).bytes, writes);
+  return part(region, index, 0, layout.find(region, index).bytes, writes);
 }
 
 Touch Expansion::batch(Region region, std::int64_t first, std::int64_t count, bool writes) const {
   const Bytes one = batch_layout(step.batch).bytes;
-  return *touch(region, step.batch_slot, first * one, count * one, writes);
+  return part(region, step.batch_slot, first * one, count * one, writes);
 }
 
 Touch Expansion::loss(Id micro_batch, std::int64_t count, bool writes) const {
-  return *touch(Region::kLosses, 0, micro_batch * Bytes{sizeof(double)}, count * Bytes{sizeof(double)}, writes);
+  return part(Region::kLosses, 0, micro_batch * Bytes{sizeof(double)}, count * Bytes{sizeof(double)}, writes);
 }
 
 Touch Expansion::state(Id chunk, Part part, bool writes) const {

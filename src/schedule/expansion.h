@@ -21,6 +21,11 @@ class Expansion {
   std::optional<Touch> touch(const RegionKey& key, Bytes offset, Bytes bytes, bool writes, bool fresh = false) const {
     return touch(key.region, key.index, offset, bytes, writes, fresh);
   }
+  // Likewise, of a region that must be there (InternalError).
+  Touch part(Region, Id index, Bytes offset, Bytes bytes, bool writes, bool fresh = false) const;
+  Touch part(const RegionKey& key, Bytes offset, Bytes bytes, bool writes, bool fresh = false) const {
+    return part(key.region, key.index, offset, bytes, writes, fresh);
+  }
   Range range(const std::optional<Touch>&) const;
   Touch whole(Region, Id index, bool writes) const;
   Touch batch(Region, std::int64_t first, std::int64_t count, bool writes) const;

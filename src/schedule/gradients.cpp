@@ -36,12 +36,12 @@ void add_finished_gradient(Expansion& expansion, Id chunk) {
   if (!(sum == wire)) {
     expansion.sketch.add(
         chunk_task(Op::kRound, Lane::kGpuUpdate, chunk),
-        {*expansion.touch(sum, 0, elements * size_of(sum_dtype), false), *expansion.touch(wire, 0, bytes, true, true)});
+        {expansion.part(sum, 0, elements * size_of(sum_dtype), false), expansion.part(wire, 0, bytes, true, true)});
   }
-  const Touch gradient = *expansion.touch(wire, 0, bytes, false);
+  const Touch gradient = expansion.part(wire, 0, bytes, false);
   std::vector<Touch> touches = {gradient, expansion.whole(Region::kNorms, 1, true)};
   for (const Id id : facts.chunks[chunk].parameters) {
-    touches.push_back(*expansion.touch(Region::kNorms, 0, id * Bytes{sizeof(double)}, sizeof(double), true));
+    touches.push_back(expansion.part(Region::kNorms, 0, id * Bytes{sizeof(double)}, sizeof(double), true));
   }
   expansion.sketch.add(chunk_task(Op::kNorm, Lane::kGpuUpdate, chunk), touches);
   if (!facts.on_host(chunk)) return;
@@ -73,7 +73,7 @@ void add_resident_updates(Expansion& expansion) {
     if (facts.on_host(chunk)) continue;
     const Bytes bytes = facts.chunks[chunk].elements * facts.element(Part::kGradient);
     add_update(expansion, chunk_task(Op::kUpdate, Lane::kGpuUpdate, chunk), expansion.whole(Region::kControl, 0, false),
-               *expansion.touch(facts.gradients[chunk].wire, 0, bytes, false));
+               expansion.part(facts.gradients[chunk].wire, 0, bytes, false));
   }
 }
 

@@ -79,7 +79,7 @@ void add_load(Expansion& expansion, Id chunk) {
   if (is_pending(expansion, chunk) && !expansion.pending_updated[chunk]) add_host_update(expansion, chunk, true);
   const Bytes bytes = facts.chunks[chunk].elements * facts.element(Part::kWeight);
   expansion.copy(Lane::kH2d, chunk, expansion.state(chunk, Part::kWeight, false),
-                 *expansion.touch(weight_region(facts.plan, facts.slots, chunk), 0, bytes, true),
+                 expansion.part(weight_region(facts.plan, facts.slots, chunk), 0, bytes, true),
                  fmt::format("load chunk {}", chunk));
 }
 

@@ -36,6 +36,7 @@ void apply(Rates& rates, const Kind& kind, double factor) {
     case Op::kNorm: scale(rates.norm, factor); break;
     case Op::kRound: scale(rates.round, factor); break;
     case Op::kFinishNorm: rates.finish_norm *= factor; break;
+    default: break;  // a registered kind has no rate
   }
 }
 

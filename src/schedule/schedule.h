@@ -27,8 +27,12 @@ enum class Op : std::uint8_t {
   kUpdate,      // chunk: AdamW, on the lane of its place. access[0] the StepControl, access[1] the gradient (both where
                 // the lane's memory is), then the chunk's weight, residual, m, v as far as it has them
 };
-inline constexpr int kOps = 6;
+inline constexpr int kOps = 6;  // built in
+inline constexpr int kMostOps = 16;
 std::string_view op_name(Op);
+// A new kind of task: what a mode of activations names in its row (plan/activation.h). At the start of a program, as
+// rows are. InternalError for a name that is taken, and for more than kMostOps.
+Op register_op(std::string name);
 
 struct Access {
   Range range;

@@ -71,6 +71,7 @@ std::vector<double> task_seconds(const Schedule& schedule, const ModelSpec& spec
       case Op::kUpdate:
         seconds.push_back((task.lane == Lane::kCpuUpdate ? rates.cpu_update : rates.gpu_update).of(elements(task)));
         break;
+      default: seconds.push_back(0);  // a kind that the program has registered: nobody has timed it
     }
   }
   return seconds;
