@@ -13,6 +13,9 @@ namespace {
 constexpr double kPairBudget = 1e8;
 constexpr int kMaxAttempts = 20000;
 constexpr int kMovesToFront = 16;
+// Attempts of PackEffort::kQuick, of many allocations fewer.
+constexpr int kQuickAttempts = 6, kQuickAttemptsOfMany = 2;
+constexpr std::size_t kMany = 1500;
 // A step that is worse by x of the bound is gone on from with this chance, falling to none at kWorseLimit.
 constexpr double kWorseChance = 0.3, kWorseLimit = 0.03;
 // Attempts stop that near to the bound: 1 / 256 of it; 1 / 50 where that is at most two units.
@@ -141,19 +144,32 @@ Placing place(const Problem& problem, const Order& order, Rule rule) {
 // to the index, so the result is a function of the input alone.
 class Search {
  public:
-  explicit Search(const Problem& problem) : problem_(problem) {
+  Search(const Problem& problem, PackEffort effort) : problem_(problem), quick_(effort == PackEffort::kQuick) {
+    if (quick_) {
+      attempts_ = problem.size() > kMany ? kQuickAttemptsOfMany : kQuickAttempts;
+      return;
+    }
     const double pairs = 0.5 * static_cast<double>(problem.size()) * static_cast<double>(problem.size());
     attempts_ = static_cast<int>(std::min<double>(kPairBudget / std::max(pairs, 1.0), kMaxAttempts));
   }
 
   Placing run() {
     const auto& bytes = problem_.bytes;
-    const auto span = [this](std::size_t i) { return std::int64_t{problem_.died[i]} - problem_.born[i]; };
-    const auto area = [this](std::size_t i) {
-      return static_cast<double>(problem_.bytes[i]) * static_cast<double>(problem_.lived[i]);
-    };
     by([&](auto a, auto b) { return span(a) != span(b) ? span(a) > span(b) : bytes[a] > bytes[b]; });
     by([&](auto a, auto b) { return bytes[a] != bytes[b] ? bytes[a] > bytes[b] : span(a) > span(b); });
+    if (!quick_) other_orders();
+    refine();
+    return std::move(best_);
+  }
+
+ private:
+  std::int64_t span(std::size_t i) const { return std::int64_t{problem_.died[i]} - problem_.born[i]; }
+  double area(std::size_t i) const {
+    return static_cast<double>(problem_.bytes[i]) * static_cast<double>(problem_.lived[i]);
+  }
+
+  void other_orders() {
+    const auto& bytes = problem_.bytes;
     by([&](auto a, auto b) {
       return problem_.lived[a] != problem_.lived[b] ? problem_.lived[a] > problem_.lived[b] : bytes[a] > bytes[b];
     });
@@ -164,22 +180,21 @@ class Search {
     by([&](auto a, auto b) {
       return problem_.died[a] != problem_.died[b] ? problem_.died[a] > problem_.died[b] : span(a) > span(b);
     });
-    refine();
-    return std::move(best_);
   }
 
- private:
+  Bytes near_enough() const {
+    return std::max(problem_.bound / kGoodEnough, std::min(problem_.bound / kGoodEnoughSmall, kSmallSlack));
+  }
   bool done(Bytes slack) const { return !best_.offsets.empty() && best_.total <= problem_.bound + slack; }
 
   template <typename Less>
   void by(Less less) {
-    if (done(0)) return;
+    if (done(quick_ ? near_enough() : 0)) return;
     Order order(problem_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), less);
-    for (const Rule rule : {Rule::kSmallestGap, Rule::kLowestGap}) {
-      if (!done(0)) attempt(order, rule);
-    }
+    if (!quick_) attempt(order, Rule::kSmallestGap);
+    if (!done(0)) attempt(order, Rule::kLowestGap);
   }
 
   Placing attempt(const Order& order, Rule rule) {
@@ -200,9 +215,7 @@ class Search {
       const Bytes limit = std::min(placing.total - 1, problem_.bound + problem_.bound / kGoodEnough);
       return placing.offsets[i] + problem_.bytes[i] > limit;
     };
-    const Bytes slack =
-        std::max(problem_.bound / kGoodEnough, std::min(problem_.bound / kGoodEnoughSmall, kSmallSlack));
-    const auto goes_on = [&] { return attempts_ > 0 && !done(slack); };
+    const auto goes_on = [&] { return attempts_ > 0 && !done(near_enough()); };
     Order order = order_;
     Placing last = best_;
     for (int i = 0; i < kMovesToFront && goes_on(); ++i) {
@@ -232,6 +245,7 @@ class Search {
   }
 
   const Problem& problem_;
+  const bool quick_;
   int attempts_ = 0;
   Placing best_;
   Order order_;
@@ -240,11 +254,11 @@ class Search {
 
 }  // namespace
 
-Packing pack(std::span<const Allocation> allocations) {
+Packing pack(std::span<const Allocation> allocations, PackEffort effort) {
   Problem problem;
   add_allocations(allocations, problem);
   sweep(allocations, problem);
-  const Placing placing = Search(problem).run();
+  const Placing placing = Search(problem, effort).run();
   Packing packing;
   packing.offsets.assign(allocations.size(), 0);
   for (std::size_t i = 0; i < problem.size(); ++i) packing.offsets[problem.ids[i]] = placing.offsets[i];

@@ -27,6 +27,10 @@ struct Packing {
   Bytes live_bound = 0;        // largest sum of (aligned) bytes live at one time; <= total
 };
 
-Packing pack(std::span<const Allocation>);
+// kThorough: what will run; up to about 0.2 s. kQuick: for plans that are only looked at; a few passes of simple rules,
+// mostly within some per cent of what kThorough finds. Neither is ever below live_bound.
+enum class PackEffort : std::uint8_t { kThorough, kQuick };
+
+Packing pack(std::span<const Allocation>, PackEffort = PackEffort::kThorough);
 
 }  // namespace protrain

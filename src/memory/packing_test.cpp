@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <random>
 
 #include "base/error.h"
@@ -95,7 +96,9 @@ TEST(Packing, NeverOverlapsWhatLivesTogetherAndKnowsItsBound) {
 TEST(Packing, IsAFunctionOfItsInput) {
   std::mt19937 random(7);
   const auto allocations = random_allocations(random, 300);
-  EXPECT_EQ(pack(allocations).offsets, pack(allocations).offsets);
+  for (const PackEffort effort : {PackEffort::kThorough, PackEffort::kQuick}) {
+    EXPECT_EQ(pack(allocations, effort).offsets, pack(allocations, effort).offsets);
+  }
 }
 
 TEST(Packing, ReusesTheRangeOfWhatDiedAtThatVeryTime) {
@@ -197,6 +200,23 @@ TEST(Packing, ComesWithinThreePercentOfTheBoundOnTrainingSteps) {
       expect_valid(allocations, packing);
       EXPECT_LE(static_cast<double>(packing.total), 1.03 * static_cast<double>(packing.live_bound)) << micro_batches;
     }
+  }
+}
+
+TEST(Packing, WithLittleEffortIsQuickAndStillNearTheBoundOnTrainingSteps) {
+  for (std::uint32_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto any = random_allocations(random, static_cast<int>(1 + random() % 150));
+    expect_valid(any, pack(any, PackEffort::kQuick));
+    const auto allocations = training_step(random, 4);
+    const std::clock_t start = std::clock();
+    const Packing quick = pack(allocations, PackEffort::kQuick);
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    expect_valid(allocations, quick);
+    EXPECT_LE(static_cast<double>(quick.total), 1.1 * static_cast<double>(quick.live_bound));
+    EXPECT_LT(seconds, 0.2);  // some milliseconds; sanitizers get room
+    EXPECT_GE(quick.total, pack(allocations).total);
   }
 }
 

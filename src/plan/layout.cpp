@@ -38,7 +38,7 @@ Bytes Layout::bytes(Tier tier) const {
   return most;
 }
 
-void assign_addresses(Layout& layout, std::vector<std::vector<Interval>> lives) {
+void assign_addresses(Layout& layout, std::vector<std::vector<Interval>> lives, PackEffort effort) {
   PROTRAIN_CHECK(lives.size() == layout.entries.size(), "{} lives of {} regions", lives.size(), layout.entries.size());
   std::array<Bytes, kTiers> end{};
   std::array<std::vector<std::size_t>, kTiers> lent;  // entries
@@ -57,7 +57,7 @@ void assign_addresses(Layout& layout, std::vector<std::vector<Interval>> lives) 
     }
   }
   for (std::size_t tier = 0; tier < kTiers; ++tier) {
-    const Packing packing = pack(allocations[tier]);
+    const Packing packing = pack(allocations[tier], effort);
     for (std::size_t i = 0; i < lent[tier].size(); ++i) {
       layout.entries[lent[tier][i]].range.offset = end[tier] + packing.offsets[i];
     }

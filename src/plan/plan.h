@@ -148,7 +148,7 @@ struct Layout {
 
 // Offsets and live_bound of a layout whose entries have sizes: of each tier, the regions of the whole run one after the
 // other, above them the others, packed by their lives (by entry, on one clock). Entries that never live are dropped.
-void assign_addresses(Layout&, std::vector<std::vector<Interval>> lives);
+void assign_addresses(Layout&, std::vector<std::vector<Interval>> lives, PackEffort = PackEffort::kThorough);
 
 // These parts of all chunks side by side on the device, for the whole run: for a store that no schedule runs over.
 // Parts that this compute dtype does not have are left out.

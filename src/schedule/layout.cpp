@@ -53,11 +53,11 @@ std::vector<std::vector<Interval>> lives(const Facts& facts, const Layout& layou
 }  // namespace
 
 Layout layout(const ModelSpec& spec, const std::vector<Chunk>& chunks, const RunShape& shape, const Profile& profile,
-              const Plan& plan) {
+              const Plan& plan, PackEffort effort) {
   validate(spec, chunks, shape, plan);
   const Facts facts(spec, chunks, shape, profile, plan);
   Layout layout = regions(facts);
-  assign_addresses(layout, lives(facts, layout));
+  assign_addresses(layout, lives(facts, layout), effort);
   return layout;
 }
 

@@ -5,7 +5,9 @@
 
 namespace protrain {
 
-// validate()s first. Covers every graph and every planned shape.
-Layout layout(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&);
+// validate()s first. Covers every graph and every planned shape. Regions, lives and live_bound are the same whatever
+// the effort.
+Layout layout(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&,
+              PackEffort = PackEffort::kThorough);
 
 }  // namespace protrain

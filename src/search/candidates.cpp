@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kModeSteps = 8;      // of the grid, from all layers in one mode to all in the next
 constexpr int kResidentSteps = 5;  // of the grid
-constexpr int kLeanSteps = 32;
 
 // The modes of a space that layers may be moved between, most bytes on the device first.
 enum class Mode : std::uint8_t { kKeep, kLight, kAgain, kHost, kSwap };
@@ -63,6 +62,15 @@ void append_once(std::vector<ActivationCounts>& list, const ActivationCounts& co
 
 Candidates::Candidates(const Space& space, const MemoryLimits& limits) : space_(space), limits_(limits) {}
 
+Kind Candidates::kind_of(const Point& point) const {
+  if (space_.knobs.activation) return {point.order, 0};
+  Mode most = Mode::kKeep;
+  for (const Mode mode : {Mode::kLight, Mode::kAgain, Mode::kHost, Mode::kSwap}) {
+    if (in_mode(point.counts, mode, space_.layers) > in_mode(point.counts, most, space_.layers)) most = mode;
+  }
+  return {point.order, static_cast<int>(most)};
+}
+
 Candidate Candidates::bounded(const Point& point) {
   ++count_;
   return {point, space_.time(point)};
@@ -74,13 +82,16 @@ Shortfall Candidates::missing(const Point& point, Bytes margin) {
   return shortfall(need, limits_);
 }
 
+Bytes Candidates::host_left(const Point& point) const {
+  const PlaceSums& places = space_.places(point);
+  return limits_.host - limits_.process - space_.figures.fixed_pinned - places.pinned -
+         space_.activations(point).pinned - places.pageable;
+}
+
 Bytes Candidates::room(const Point& point, Bytes margin) const {
   const PlaceSums& places = space_.places(point);
   const ActivationSums& activations = space_.activations(point);
-  MemoryNeed need;
-  need.pinned = space_.figures.fixed_pinned + places.pinned + activations.pinned;
-  need.pageable = places.pageable;
-  const Bytes host = limits_.host - limits_.process - need.pinned - need.pageable;
+  const Bytes host = host_left(point);
   if (host < 0) return -1;
   const Bytes device = limits_.device_is_host ? std::min(limits_.device, host) : limits_.device;
   return device - margin - device_without_body(space_.chunks(point), places, activations, point.slots.gradient);
@@ -189,7 +200,7 @@ std::vector<ActivationCounts> Candidates::coarse_modes() const {
     const double out = space_.figures.d2h(all.copies, all.copied);
     const double share = out > 0 ? std::min(1.0, none.forward.steady / out) : 1;
     const int hidden = static_cast<int>(share * space_.layers);
-    swaps = {0, hidden / 2, hidden, std::min(space_.layers, 2 * hidden)};
+    swaps = {0, hidden / 2, hidden, std::min(space_.layers, 2 * hidden), space_.layers};
   }
   const std::vector<Mode> modes = free_modes(knobs, false);
   for (const int swap : swaps) {
@@ -379,47 +390,75 @@ std::vector<Candidate> Candidates::around(const Point& point) {
   return result;
 }
 
-std::vector<Point> Candidates::leanest() {
-  std::vector<std::pair<std::tuple<Bytes, Bytes, Bytes>, Point>> lean;
+// The fewest, and from where on the host's bound fits: what is resident takes device memory and frees host memory.
+std::vector<int> Candidates::lean_residents(Point point) const {
+  constexpr int kMore = 2;  // a layout takes a little more of the host than its bound
+  const Choices range = space_.residents(point.size);
+  if (range.empty()) return {};
+  const auto host_fits = [&](int resident) {
+    point.resident = resident;
+    return host_left(point) >= 0;
+  };
+  int lacking = range.least - 1;
+  int fitting = range.most + 1;
+  while (fitting - lacking > 1) {
+    const int middle = lacking + (fitting - lacking) / 2;
+    (host_fits(middle) ? fitting : lacking) = middle;
+  }
+  std::vector<int> result = {range.least};
+  for (int resident = fitting; resident <= std::min(fitting + kMore, range.most); ++resident) {
+    if (resident != range.least) result.push_back(resident);
+  }
+  if (result.back() != range.most) result.push_back(range.most);
+  return result;
+}
+
+std::vector<Lean> Candidates::leanest() {
+  std::vector<std::pair<Bytes, Lean>> lean;
   Point point;
   point.distance = *std::ranges::min_element(space_.distances);
-  const auto add = [&] {
+  const auto fewest = [&] {
     const Choices persists = space_.persists(point);
     const Choices gradients = space_.gradients(point);
-    if (persists.empty() || gradients.empty()) return;
+    if (persists.empty() || gradients.empty()) return false;
     point.slots.gradient = gradients.least;
     // More persistent chunks than needed only where that lets slots that are fixed do.
     for (point.slots.persist = persists.least; point.slots.persist <= persists.most; ++point.slots.persist) {
       const Choices buffers = space_.buffers(point);
       if (buffers.empty()) continue;
       point.slots.buffer = buffers.least;
-      break;
+      return true;
     }
-    if (point.slots.persist > persists.most) return;
-    const Shortfall lacks = missing(point);
-    ++count_;
-    lean.push_back({{lacks.device, lacks.host, space_.need(point).device}, point});
+    return false;
   };
+  const auto add = [&] {
+    for (const int resident : lean_residents(point)) {
+      point.resident = resident;
+      if (!fewest()) continue;
+      const Shortfall lacks = missing(point);
+      ++count_;
+      lean.push_back({space_.need(point).device, {{lacks.device, lacks.host}, point}});
+    }
+  };
+  const std::vector<ActivationCounts> modes = coarse_modes();
   for (point.size = 0; point.size < static_cast<int>(space_.sizes.size()); ++point.size) {
-    const Choices residents = space_.residents(point.size);
-    const int stride = std::max(1, (residents.most - residents.least) / kLeanSteps);
     for (const Order order : space_.orders) {
       point.order = order;
       for (const UpdatePlace embedding : space_.embeddings) {
         for (const UpdatePlace head : space_.heads) {
           point.embedding = embedding;
           point.head = head;
-          for (const ActivationCounts& counts : coarse_modes()) {
+          for (const ActivationCounts& counts : modes) {
             point.counts = counts;
-            for (point.resident = residents.least; point.resident <= residents.most; point.resident += stride) add();
+            add();
           }
         }
       }
     }
   }
-  std::ranges::stable_sort(lean, {}, &std::pair<std::tuple<Bytes, Bytes, Bytes>, Point>::first);
-  std::vector<Point> result;
-  for (const auto& [lacks, one] : lean) result.push_back(one);
+  std::ranges::stable_sort(lean, {}, [](const auto& one) { return std::pair(one.second.lacks, one.first); });
+  std::vector<Lean> result;
+  for (const auto& [need, one] : lean) result.push_back(one);
   return result;
 }
 

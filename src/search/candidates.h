@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "search/space.h"
@@ -17,6 +18,17 @@ struct Candidate {
   static constexpr double kPressure = 1e-3;
 };
 
+// The order and the mode of most layers: what the closed form does not see differs most between kinds.
+using Kind = std::pair<Order, int>;
+
+// What lacks: of the device, then of the host.
+using Lack = std::pair<Bytes, Bytes>;
+
+struct Lean {
+  Lack lacks;  // by its bound: at least
+  Point point;
+};
+
 // Not thread-safe. Space outlives it.
 class Candidates {
  public:
@@ -25,11 +37,14 @@ class Candidates {
   // Best rank first.
   std::vector<Candidate> grid();
   std::vector<Candidate> around(const Point&);
-  // Those that lack least, by their bounds, least first.
-  std::vector<Point> leanest();
+  // The least of every family, those that lack least by their bounds first: each order, chunk size and choice of modes
+  // with the fewest slots, the shortest distance and as few on the device as the host has room for. Where none of them
+  // fits, no plan does.
+  std::vector<Lean> leanest();
   // With fewer persistent chunks or slots, so that its bound leaves `margin` free; nothing where that cannot be.
   std::optional<Point> shrink(const Point&, Bytes margin);
 
+  Kind kind_of(const Point&) const;
   Candidate bounded(const Point&);
   Shortfall missing(const Point&, Bytes margin = 0);
   // What a layout takes beyond its bound, as seen last: fits leave it free.
@@ -49,8 +64,10 @@ class Candidates {
   std::optional<Point> fit_buffers(Point, More, Bytes margin);
   // All persistent chunks resident, as many as fit.
   std::optional<Point> fit_residents(Point, More, Bytes margin);
+  Bytes host_left(const Point&) const;           // by its bound; negative: it lacks
   Bytes room(const Point&, Bytes margin) const;  // of the device, for weights of the body
   std::vector<ActivationCounts> coarse_modes() const;
+  std::vector<int> lean_residents(Point) const;
   std::vector<int> coarse_residents(int size) const;
   void slots_around(const Point&, std::vector<Point>&);
   void places_around(const Point&, More, std::vector<Point>&);

@@ -12,11 +12,14 @@ namespace protrain {
 
 namespace {
 
-constexpr int kBatch = 5;        // plans around the best one that are simulated before it may move
-constexpr int kIdleBatches = 3;  // without a better one: the end
-constexpr double kStep = 1e-4;   // relative: what counts as better
-constexpr int kLacking = 3;
-constexpr int kMostLayouts = 3000;  // of a space whose plans are all looked at
+constexpr int kBatch = 5;             // plans around the best one that are simulated before it may move
+constexpr int kIdleBatches = 3;       // without a better one: the end
+constexpr double kFirstClimb = 0.65;  // share of the effort after which the second climb begins
+constexpr double kHopeless = 1.3;     // the best of a kind is not simulated where it should take so much longer
+constexpr double kStep = 1e-4;        // relative: what counts as better
+constexpr int kMostLayouts = 3000;    // of a space whose plans are all looked at
+constexpr int kMostCareful = 100;     // where nothing fits
+constexpr int kFruitless = 30;        // plans of the grid that do not fit
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -52,14 +55,11 @@ class Search {
 
   void enumerate(double started) {
     std::vector<Candidate> fitting;
-    std::vector<std::pair<std::pair<Bytes, Bytes>, Point>> others;
+    std::vector<Lean> all;
     for (const Point& point : space_.all()) {
       const Shortfall lacks = candidates_.missing(point);
-      if (lacks.fits()) {
-        fitting.push_back(candidates_.bounded(point));
-      } else {
-        others.push_back({{lacks.device, lacks.host}, point});
-      }
+      if (lacks.fits()) fitting.push_back(candidates_.bounded(point));
+      all.push_back({{lacks.device, lacks.host}, point});
     }
     std::ranges::stable_sort(fitting, {}, &Candidate::rank);
     result_.bound_seconds = now() - started;
@@ -68,9 +68,17 @@ class Search {
       if (candidate.time.least < to_beat()) trials_.attempt(candidate.point, Trials::Care::kExact);
     }
     if (trials_.best() != nullptr) return;
-    std::ranges::stable_sort(others, {}, &std::pair<std::pair<Bytes, Bytes>, Point>::first);
-    for (int i = 0; i < std::min<int>(static_cast<int>(others.size()), kLacking); ++i) {
-      trials_.attempt(others[static_cast<std::size_t>(i)].second, Trials::Care::kNone);
+    std::ranges::stable_sort(all, {}, &Lean::lacks);
+    attempt_leanest(all);
+  }
+
+  // Where nothing has fitted: until one does, or no bound lacks less than the best layout.
+  void attempt_leanest(const std::vector<Lean>& lean) {
+    const int careful = trials_.careful_layouts();
+    for (const Lean& one : lean) {
+      if (trials_.best() != nullptr || trials_.careful_layouts() - careful >= kMostCareful) return;
+      if (trials_.leanest() && one.lacks >= trials_.least_lack()) return;
+      trials_.attempt(one.point, Trials::Care::kExact);
     }
   }
 
@@ -80,48 +88,59 @@ class Search {
     if (const auto simplest = space_.simplest(); simplest && candidates_.missing(*simplest).fits()) {
       trials_.attempt(*simplest, Trials::Care::kNone);
     }
-    // The most promising of each kind first: what the bound does not see differs most between kinds.
-    std::vector<const Candidate*> starts;
-    std::set<std::tuple<int, Order, UpdatePlace, bool>> kinds;
+    // The most promising of each kind first.
+    std::set<Kind> kinds;
     for (const Candidate& candidate : grid) {
-      const Point& point = candidate.point;
-      const bool many_slots = point.slots.buffer > point.slots.persist - point.resident + 4;
-      if (kinds.insert({point.size, point.order, point.embedding, many_slots}).second) starts.push_back(&candidate);
+      if (!kinds.insert(candidates_.kind_of(candidate.point)).second) continue;
+      if (candidate.time.likely < kHopeless * to_beat()) trials_.attempt(candidate.point, Trials::Care::kRepair);
     }
-    for (const Candidate* start : starts) {
-      if (start->time.likely < to_beat()) trials_.attempt(start->point, Trials::Care::kRepair);
-    }
-    for (const Candidate& candidate : grid) {
+    for (int i = 0; i < std::min<int>(kFruitless, static_cast<int>(grid.size())); ++i) {
       if (trials_.best() != nullptr) break;
-      trials_.attempt(candidate.point, Trials::Care::kRepair);
+      trials_.attempt(grid[static_cast<std::size_t>(i)].point, Trials::Care::kRepair);
     }
-    if (trials_.best() == nullptr) {
-      int lacking = 0;
-      for (const Point& point : candidates_.leanest()) {
-        // What lacks by its bound will not fit; a few of those tell how much is missing.
-        if (trials_.best() != nullptr || trials_.layouts() >= kMostLayouts) break;
-        const bool may_fit = candidates_.missing(point).fits();
-        if (!may_fit && ++lacking > kLacking) break;
-        trials_.attempt(point, may_fit ? Trials::Care::kExact : Trials::Care::kNone);
-      }
-    }
-    if (trials_.best() != nullptr) climb();
+    if (trials_.best() == nullptr) attempt_leanest(candidates_.leanest());
+    if (trials_.best() != nullptr) climb_twice();
   }
 
-  // From the best plan to better ones around it, until there is none.
-  void climb() {
+  // From the best, then from the best of another kind than that and where it led.
+  void climb_twice() {
+    const Kind first = candidates_.kind_of(trials_.best()->point);
+    climb(*trials_.best(), kFirstClimb);
+    const Kind reached = candidates_.kind_of(trials_.best()->point);
+    const Trial* second = nullptr;
+    for (const Trial& trial : trials_.all()) {
+      const Kind kind = candidates_.kind_of(trial.point);
+      if (kind != first && kind != reached && (second == nullptr || trial.score < second->score)) second = &trial;
+    }
+    if (second != nullptr) climb(Trial(*second), 1);
+    climb(Trial(*trials_.best()), 1);
+  }
+
+  // To better ones around it, until there is none or `share` of the effort is spent.
+  void climb(Trial at, double share) {
     bool moved = true;
-    while (moved && !trials_.exhausted()) {
-      const Trial at = *trials_.best();
+    while (moved && !trials_.exhausted(share)) {
       moved = false;
-      int tried = 0;
+      std::vector<std::pair<double, Point>> around;
       for (const Candidate& candidate : candidates_.around(at.point)) {
-        if (trials_.exhausted() || tried >= kBatch * kIdleBatches) break;
-        if (candidate.time.likely >= to_beat() || trials_.seen(candidate.point)) continue;
-        trials_.attempt(candidate.point, Trials::Care::kRepair);
-        moved = trials_.best()->score < at.score * (1 - kStep);
+        if (candidate.time.likely < at.seconds * (1 - search_limits_.tolerance)) {
+          around.emplace_back(trials_.expected(candidate), candidate.point);
+        }
+      }
+      std::ranges::stable_sort(around, {}, &std::pair<double, Point>::first);
+      Trial best = at;
+      int tried = 0;
+      for (const auto& [expected, point] : around) {
+        if (trials_.exhausted(share) || tried >= kBatch * kIdleBatches) break;
+        if (trials_.seen(point)) continue;
+        if (const int index = trials_.attempt(point, Trials::Care::kRepair); index >= 0) {
+          const Trial& trial = trials_.all()[static_cast<std::size_t>(index)];
+          if (trial.score < best.score) best = trial;
+        }
+        moved = best.score < at.score * (1 - kStep);
         if (++tried % kBatch == 0 && moved) break;
       }
+      at = best;
     }
   }
 

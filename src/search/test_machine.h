@@ -7,6 +7,7 @@
 
 #include "arch/architecture.h"
 #include "base/error.h"
+#include "plan/plan_json.h"
 #include "search/search.h"
 
 namespace protrain::test {
@@ -106,6 +107,28 @@ struct Setting {
     limits.device = device;
     limits.host = host;
     return protrain::search(spec, shape, profile, rates, limits, space, {}, how);
+  }
+
+  // The fastest plan of spaces that the whole one contains: the published four knobs; each mode for all layers.
+  struct Restricted {
+    double seconds = 0;  // 0: none fits
+    std::string which;
+  };
+  Restricted best_restricted(Bytes device, Bytes host, const SearchLimits& how) const {
+    Restricted best;
+    const auto add = [&](const SearchSpace& space, std::string_view which) {
+      const SearchResult found = search(device, host, space, how);
+      if (!found.missing.fits()) return;
+      if (best.seconds > 0 && found.prediction.step_seconds >= best.seconds) return;
+      best = {found.prediction.step_seconds, std::string(which)};
+    };
+    add(SearchSpace::published(), "published");
+    for (int mode = 0; mode < kActivations; ++mode) {
+      SearchSpace space;
+      space.activation = std::vector(spec.blocks.size(), static_cast<Activation>(mode));
+      add(space, activation_name(static_cast<Activation>(mode)));
+    }
+    return best;
   }
 
  private:

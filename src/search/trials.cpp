@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "search/quick_layout.h"
+#include "schedule/layout.h"
 
 namespace protrain {
 
 namespace {
 
-// About a fifth of a second on one core. Counted and not timed: the same question gets the same answer. In
+// About a third of a second on one core. Counted and not timed: the same question gets the same answer. In
 // microseconds, measured once: a task laid out; one simulated; a pair of regions that are laid out.
-constexpr double kMostEffort = 1.8e5, kMostEffortOfFew = 3.5e4;
+constexpr double kMostEffort = 3.2e5, kMostEffortOfFew = 3.5e4;
 constexpr double kFewPlans = 1e9;  // in a space
 constexpr double kLaidOut = 1.2, kSimulated = 2.3, kPair = 7e-4;
 constexpr int kRepairs = 3;
@@ -34,6 +34,14 @@ std::array<int, 13> key_of(const Space& space, const Point& point) {
           std::min(point.slots.gradient, space.places(point).hosts)};
 }
 
+// What a layout cannot go below, however careful; of the host's tiers that is not known.
+bool may_lack_less(const Layout& layout, const MemoryLimits& limits, const Lack& than) {
+  MemoryNeed need(layout);
+  need.device = std::min(need.device, layout.live_bound - (kAlignment - 1));
+  const Shortfall least = shortfall(need, limits);
+  return least.host > 0 || Lack{least.device, least.host} < than;
+}
+
 }  // namespace
 
 Trials::Trials(const Space& space, Candidates& candidates, const Profile& profile, const MemoryLimits& limits,
@@ -50,8 +58,13 @@ Trials::Trials(const Space& space, Candidates& candidates, const Profile& profil
 
 bool Trials::seen(const Point& point) const { return seen_.contains(key_of(space_, point)); }
 
-bool Trials::exhausted() const {
-  return static_cast<int>(all_.size()) >= search_limits_.simulations || (effort_ >= most_effort_ && best_ >= 0);
+bool Trials::exhausted(double share) const {
+  return static_cast<int>(all_.size()) >= search_limits_.simulations || (effort_ >= share * most_effort_ && best_ >= 0);
+}
+
+double Trials::expected(const Candidate& candidate) const {
+  const auto found = beyond_.find(candidates_.kind_of(candidate.point));
+  return candidate.rank() * (found == beyond_.end() ? 1 : found->second);
 }
 
 PlannedMemory Trials::planned(const Point& point) const {
@@ -62,7 +75,8 @@ PlannedMemory Trials::sketched(const Point& point) const {
   PlannedMemory memory;
   memory.plan = space_.plan(point);
   memory.chunks = space_.chunks(point).chunks;
-  memory.layout = quick_layout(space_.figures.spec, memory.chunks, space_.figures.shape, profile_, memory.plan);
+  memory.layout =
+      layout(space_.figures.spec, memory.chunks, space_.figures.shape, profile_, memory.plan, PackEffort::kQuick);
   memory.plan.predicted_device_bytes = memory.layout.bytes(Tier::kDevice);
   return memory;
 }
@@ -74,15 +88,19 @@ Prediction Trials::predicted(const PlannedMemory& memory, bool fold) const {
                  space_.figures.rates, options);
 }
 
-bool Trials::attempt(Point point, Care care) {
+int Trials::attempt(Point point, Care care) {
   Bytes gap = 0;
   for (int round = 0; round <= kRepairs; ++round) {
-    if (!seen_.insert(key_of(space_, point)).second) return false;
+    const auto [seen, fresh] = seen_.try_emplace(key_of(space_, point), false);
+    if (!fresh && (seen->second || care != Care::kExact)) return -1;
+    seen->second = care == Care::kExact;
     PlannedMemory memory = sketched(point);
     ++layouts_;
     Shortfall lacks = shortfall(MemoryNeed(memory.layout), limits_);
     if (care == Care::kExact && !lacks.fits()) {
+      if (leanest_ && !may_lack_less(memory.layout, limits_, lacks_)) return -1;
       memory = planned(point);
+      ++careful_;
       lacks = shortfall(MemoryNeed(memory.layout), limits_);
     }
     const auto regions = static_cast<double>(memory.layout.entries.size());
@@ -90,25 +108,30 @@ bool Trials::attempt(Point point, Care care) {
     gap = std::max(gap, memory.layout.bytes(Tier::kDevice) - space_.need(point).device);
     candidates_.set_margin(gap);
     if (lacks.fits()) {
+      seen->second = true;
       const Prediction prediction = predicted(memory, true);
       effort_ += kSimulated * static_cast<double>(prediction.schedule.tasks.size());
       const double score = prediction.step_seconds * (1 + search_limits_.caution * space_.host_share(point));
+      const double beyond = prediction.step_seconds / std::max(candidates_.bounded(point).time.likely, 1e-12);
+      const auto [kind, first] = beyond_.try_emplace(candidates_.kind_of(point), beyond);
+      if (!first) kind->second = (kind->second + beyond) / 2;
       all_.push_back({point, prediction.step_seconds, score, prediction.busy});
       if (best_ < 0 || score < all_[static_cast<std::size_t>(best_)].score) {
         best_ = static_cast<int>(all_.size()) - 1;
       }
-      return true;
+      return static_cast<int>(all_.size()) - 1;
     }
-    if (!leanest_ || std::pair(lacks.device, lacks.host) < lacks_) {
+    const Lack lack = {lacks.device, lacks.host};
+    if (!leanest_ || lack < lacks_) {
       leanest_ = point;
-      lacks_ = {lacks.device, lacks.host};
+      lacks_ = lack;
     }
-    if (care != Care::kRepair) return false;
+    if (care != Care::kRepair) return -1;
     const auto smaller = candidates_.shrink(point, gap);
-    if (!smaller) return false;
+    if (!smaller) return -1;
     point = *smaller;
   }
-  return false;
+  return -1;
 }
 
 }  // namespace protrain

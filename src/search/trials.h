@@ -1,8 +1,8 @@
 // Plans that were laid out exactly and simulated. Internal to search/.
 #pragma once
 #include <array>
+#include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "search/candidates.h"
@@ -24,15 +24,20 @@ class Trials {
   // kRepair: what does not fit is made smaller a few times. kExact: what only the quick layout makes too large is laid
   // out with care. kNone: it is left.
   enum class Care : std::uint8_t { kRepair, kExact, kNone };
-  // Lays out and simulates, unless that has been done. Whether a new plan was simulated.
-  bool attempt(Point, Care);
-  bool exhausted() const;
+  // Lays out and simulates, unless that has been done. The index in all() of a new one, else -1.
+  int attempt(Point, Care);
+  // Beyond `share` of what may be spent.
+  bool exhausted(double share = 1) const;
+  // A candidate's rank, times what simulations of its kind took beyond their closed form.
+  double expected(const Candidate&) const;
   bool seen(const Point&) const;
   const Trial* best() const { return best_ < 0 ? nullptr : &all_[static_cast<std::size_t>(best_)]; }
   const std::vector<Trial>& all() const { return all_; }
-  // Of what did not fit, the one that lacks least.
+  // Of what did not fit, the one that lacks least, and what that is: exact after kExact.
   const std::optional<Point>& leanest() const { return leanest_; }
+  const Lack& least_lack() const { return lacks_; }
   int layouts() const { return layouts_; }
+  int careful_layouts() const { return careful_; }
   Prediction predicted(const PlannedMemory&, bool fold) const;
   PlannedMemory planned(const Point&) const;  // as it will run
   PlannedMemory sketched(const Point&) const;
@@ -44,12 +49,13 @@ class Trials {
   const MemoryLimits& limits_;
   const PredictOptions& options_;
   const SearchLimits& search_limits_;
-  std::set<std::array<int, 13>> seen_;
+  std::map<std::array<int, 13>, bool> seen_;  // whether nothing more is to be learned, however careful
   std::vector<Trial> all_;
+  std::map<Kind, double> beyond_;  // seconds / TimeBound::likely
   int best_ = -1;
   std::optional<Point> leanest_;
-  std::pair<Bytes, Bytes> lacks_;
-  int layouts_ = 0;
+  Lack lacks_;
+  int layouts_ = 0, careful_ = 0;
   double effort_ = 0, most_effort_ = 0;
 };
 
