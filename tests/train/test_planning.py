@@ -1,0 +1,91 @@
+"""The plan and its prediction over a run: written before the first step, held against it, and chosen anew when far off."""
+
+import json
+
+import pytest
+import torch
+from train_support import make_model, protrain, random_samples, rows, weights, write_config, write_tokens
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("wide"), hidden_size=128, intermediate_size=344, num_hidden_layers=4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_tokens(tmp_path_factory.mktemp("data") / "t.ptk", random_samples([64] * 200))
+
+
+def config_of(folder, model, data, name, **keys):
+    return write_config(folder / f"{name}.yaml", **{**dict(
+        model_name_or_path=str(model), train_file=str(data), output_dir=str(folder / name), cutoff_len=64,
+        per_device_train_batch_size=4, learning_rate=1e-3, max_steps=12, logging_steps=1, save_steps=0, device="cpu",
+        bf16=False), **keys})
+
+
+def same_bits(output, straight):
+    assert [row["loss"] for row in rows(output)] == [row["loss"] for row in rows(straight)]
+    ours, theirs = weights(output), weights(straight)
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_the_prediction_is_there_before_the_first_step_and_its_error_is_logged(wide, data, tmp_path):
+    log = protrain("train", config_of(tmp_path, wide, data, "out")).stderr
+    output = tmp_path / "out"
+    plan = json.loads((output / "plan.json").read_text())
+    prediction = plan["prediction"]
+    assert prediction["measured"] and prediction["step_seconds"] > 0 and prediction["search"]["simulated"] >= 1
+    events = json.loads((output / "trace-predicted.json").read_text())["traceEvents"]
+    names = {event["name"] for event in events}
+    assert {"forward layer 3 micro-batch 0", "backward layer 0 micro-batch 0"} <= names
+    assert log.index("prediction") < log.index("step 1/")
+    forecast, = rows(output, "forecast")
+    assert forecast["step"] == 10 and forecast["step_error"] == pytest.approx(
+        forecast["measured_step_seconds"] / forecast["predicted_step_seconds"] - 1)
+    assert "step 10: " in log and "a step predicted" in log and "lanes compute" in log
+    first = rows(output)[0]
+    assert first["predicted_step_seconds"] == pytest.approx(prediction["step_seconds"])
+    assert (output / "plan.json").stat().st_mtime <= (output / "metrics.jsonl").stat().st_mtime
+
+
+def test_a_prediction_that_stays_far_off_is_replaced_and_the_plan_with_it_and_no_bit_changes(wide, data, tmp_path):
+    cache = {"PROTRAIN_CACHE": str(tmp_path / "cache")}
+    straight = config_of(tmp_path, wide, data, "straight", max_steps=40)
+    protrain("train", straight, env=cache)
+    whole = json.loads((tmp_path / "straight" / "plan.json").read_text())["memory"]["device"]["planned_bytes"]
+    config = config_of(tmp_path, wide, data, "out", max_steps=40, prediction_steps=5, device_memory_limit=whole * 2 // 3)
+    # A cached profile of a machine whose links are hundreds of times slower: layers are recomputed rather than swapped.
+    protrain("profile", config, env=cache)
+    kept, = (tmp_path / "cache" / "profiles").glob("*.json")
+    profile = json.loads(kept.read_text())
+    for link in ("h2d", "d2h"):
+        profile["rates"][link] = {key: 300 * value for key, value in profile["rates"][link].items()}
+    kept.write_text(json.dumps(profile))
+    log = protrain("train", config, env=cache).stderr
+    assert "measured before" in log
+    assert "with the rates of its trace another plan is" in log or "the rates are those of its trace" in log, log
+    same_bits(tmp_path / "out", tmp_path / "straight")
+    train_rows = rows(tmp_path / "out")
+    assert {row["unplanned_allocations"] for row in train_rows} == {0}
+    assert train_rows[-1]["arena_high_water_bytes"] <= whole * 2 // 3
+    errors = [abs(row["step_error"]) for row in rows(tmp_path / "out", "forecast")]
+    assert errors[0] > 0.1 and errors[-1] < errors[0]
+
+
+def test_an_automatic_micro_batch_splits_the_update_and_never_changes_it(wide, data, tmp_path):
+    auto = write_config(tmp_path / "auto.yaml", model_name_or_path=str(wide), train_file=str(data),
+                        output_dir=str(tmp_path / "auto"), cutoff_len=64, per_device_train_batch_size="auto", train_batch_size=12,
+                        learning_rate=1e-3, max_steps=4, logging_steps=1, save_steps=0, device="cpu", bf16=False)
+    log = protrain("train", auto).stderr
+    assert "micro-batch of 1 rows" in log
+    resolved = {}
+    for line in (tmp_path / "auto" / "train_config.yaml").read_text().splitlines():
+        key, value = line.split(": ", 1)
+        resolved[key] = value
+    rows_, accumulated = int(resolved["per_device_train_batch_size"]), int(resolved["gradient_accumulation_steps"])
+    assert rows_ * accumulated == 12
+    protrain("train", config_of(tmp_path, wide, data, "fixed", per_device_train_batch_size=rows_,
+                                gradient_accumulation_steps=accumulated, max_steps=4))
+    same_bits(tmp_path / "auto", tmp_path / "fixed")
+    assert {row["unplanned_allocations"] for row in rows(tmp_path / "auto")} == {0}
