@@ -30,10 +30,19 @@ std::vector<CallKey> keys_of(const RigModel& model, const RigKind& kind) {
   return keys;
 }
 
+std::vector<RigCall> calls_of(const RigModel& model, const RigKind& kind) {
+  std::vector<RigCall> calls;
+  for (const CallKey& key : keys_of(model, kind)) {
+    if (key.pass == Pass::kForwardKeep) calls.push_back({key, /*result=*/false});
+    calls.push_back({key});
+  }
+  return calls;
+}
+
 // The largest of a figure over the calls.
-Bytes most(const RigModel& model, const std::vector<CallKey>& keys, Bytes CallMemory::* figure) {
+Bytes most(const RigModel& model, const RigKind& kind, Bytes CallMemory::* figure) {
   Bytes bytes = 0;
-  for (const CallKey& key : keys) bytes = std::max(bytes, model.memory.find(key).*figure);
+  for (const CallKey& key : keys_of(model, kind)) bytes = std::max(bytes, model.memory.find(key).*figure);
   return bytes;
 }
 
@@ -61,8 +70,7 @@ RigKind busiest_kind(const RigModel& model) {
 }
 
 Bytes rig_bytes(const RigModel& model, const RigKind& kind) {
-  const std::vector<CallKey> keys = keys_of(model, kind);
-  Bytes bytes = most(model, keys, &CallMemory::saved) + most(model, keys, &CallMemory::workspace);
+  Bytes bytes = most(model, kind, &CallMemory::saved) + most(model, kind, &CallMemory::workspace);
   for (const Id id : about(model, kind).parameters) {
     const Bytes gradient = accumulates(model.spec, model.shape, id) ? 4 : size_of(model.shape.compute);
     bytes +=
@@ -82,15 +90,16 @@ BlockRig::BlockRig(const RigModel& model, const RigKind& kind, DeviceKind device
     : model_(model),
       kind_(kind),
       stream_(stream),
-      keys_(keys_of(model, kind)),
-      saved_bytes_(most(model, keys_, &CallMemory::saved)),
-      workspace_bytes_(most(model, keys_, &CallMemory::workspace)),
+      calls_(calls_of(model, kind)),
+      saved_bytes_(most(model, kind, &CallMemory::saved)),
+      workspace_bytes_(most(model, kind, &CallMemory::workspace)),
       weights_(model.spec, model.shape, kind.block, device, stream),
       sample_(model.spec, kind.shape, model.shape.compute, device, stream),
       saved_(saved_bytes_, device),
       workspace_(workspace_bytes_, device) {}
 
-void BlockRig::run(const CallKey& key) {
+void BlockRig::run(const RigCall& one) {
+  const CallKey& key = one.key;
   const BlockKind kind = about(model_, kind_).kind;
   const Context context = sample_.context(key.training);
   const std::vector<ParameterBytes> bound =
@@ -103,7 +112,7 @@ void BlockRig::run(const CallKey& key) {
   call.input = kind == BlockKind::kEmbedding ? nullptr : sample_.input();
   call.saved = saved_.get();
   call.workspace = workspace_.get();
-  if (key.pass != Pass::kBackward || kind == BlockKind::kHead) call.output = sample_.output();
+  if (one.result && (key.pass != Pass::kBackward || kind == BlockKind::kHead)) call.output = sample_.output();
   Block& block = *model_.blocks[static_cast<std::size_t>(kind_.block)];
   if (key.pass != Pass::kBackward) {
     graph_ = nullptr;
@@ -117,7 +126,7 @@ void BlockRig::run(const CallKey& key) {
 
 void BlockRig::forward_backward() {
   for (const Pass pass : {Pass::kForwardKeep, Pass::kBackward}) {
-    run({about(model_, kind_).trace, pass, false, kind_.shape, true});
+    run({{about(model_, kind_).trace, pass, false, kind_.shape, true}});
   }
   next_micro_batch();
 }

@@ -33,15 +33,22 @@ Bytes rig_bytes(const RigModel&, const RigKind&);  // of the device; about
 // is under way.
 void give_back(const RigModel&, DeviceKind);
 
+// A call as a rig makes it.
+struct RigCall {
+  CallKey key;
+  bool result = true;  // false: a layer's kForwardKeep whose graph alone is wanted, with no kBackward after it
+  bool operator==(const RigCall&) const = default;
+};
+
 class BlockRig {
  public:
   BlockRig(const RigModel&, const RigKind&, DeviceKind, Stream&);
 
-  // Calls in an order in which they can run: a layer's kForwardKeep stands right before its kBackward. Without an
-  // embedding's kForwardKeep, which is its kForward.
-  const std::vector<CallKey>& keys() const { return keys_; }
+  // In an order in which they can run: a layer's kForwardKeep stands right before its kBackward, and before it the one
+  // without a result. Without an embedding's kForwardKeep, which is its kForward.
+  const std::vector<RigCall>& calls() const { return calls_; }
   const RigKind& kind() const { return kind_; }
-  void run(const CallKey&);
+  void run(const RigCall&);
   // The calls to come are those of the next micro-batch: of a step's, the first overwrites gradients and the rest add.
   void next_micro_batch() { ++micro_batch_; }
   // A training step's calls of a layer that keeps everything.
@@ -51,7 +58,7 @@ class BlockRig {
   const RigModel& model_;
   const RigKind kind_;
   Stream& stream_;
-  std::vector<CallKey> keys_;
+  std::vector<RigCall> calls_;
   Bytes saved_bytes_ = 0, workspace_bytes_ = 0;
   SampleWeights weights_;
   SampleBatch sample_;

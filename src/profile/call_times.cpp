@@ -24,9 +24,9 @@ constexpr double kLongOnGpu = 1.0, kLongOnCpu = 0.5;
 constexpr std::size_t kAhead = 4;  // pieces of load that the host is ahead of the device
 constexpr double kShortest = 1e-9;
 
-// The times of one key: a value a round.
+// The times of one call: a value a round.
 struct Samples {
-  CallKey key;
+  RigCall call;
   std::vector<double> steady, rested;
 };
 
@@ -106,7 +106,7 @@ class Timer {
       rig.forward_backward();
       return;
     }
-    for (const CallKey& key : rig.keys()) rig.run(key);
+    for (const RigCall& call : rig.calls()) rig.run(call);
     rig.next_micro_batch();
   }
 
@@ -118,8 +118,8 @@ class Timer {
       if (pace_.heat > 0 && heater_ && &rig != &*heater_) heat(rig, pace_.heat);
       std::vector<Event>& own = marks.emplace_back();
       own.push_back(stream_.record());
-      for (const CallKey& key : rig.keys()) {
-        rig.run(key);
+      for (const RigCall& call : rig.calls()) {
+        rig.run(call);
         own.push_back(stream_.record());
       }
       rig.next_micro_batch();
@@ -127,35 +127,38 @@ class Timer {
     }
     stream_.synchronize();
     for (const std::vector<Event>& own : marks) {
-      for (std::size_t i = 0; i < rig.keys().size(); ++i) {
-        sample(rig.keys()[i]).steady.push_back(device_.seconds_between(own[i], own[i + 1]));
+      for (std::size_t i = 0; i < rig.calls().size(); ++i) {
+        sample(rig.calls()[i]).steady.push_back(device_.seconds_between(own[i], own[i + 1]));
       }
     }
   }
 
   void rest_round(BlockRig& rig, bool counts) {
-    const std::vector<CallKey>& keys = rig.keys();
-    for (std::size_t i = 0; i < keys.size();) {
+    const std::vector<RigCall>& calls = rig.calls();
+    for (std::size_t i = 0; i < calls.size();) {
       const std::size_t first = i;
       std::vector<Event> marks = {stream_.record()};
       do {
-        rig.run(keys[i]);
+        rig.run(calls[i]);
         marks.push_back(stream_.record());
-      } while (keys[i++].pass == Pass::kForwardKeep);
+      } while (is_followed_by_its_backward(calls[i++]));
       marks.back().wait();
       for (std::size_t k = first; counts && k < i; ++k) {
-        sample(keys[k]).rested.push_back(device_.seconds_between(marks[k - first], marks[k - first + 1]));
+        sample(calls[k]).rested.push_back(device_.seconds_between(marks[k - first], marks[k - first + 1]));
       }
       std::this_thread::sleep_for(std::chrono::duration<double>(device_.seconds_between(marks.front(), marks.back())));
     }
     rig.next_micro_batch();
   }
 
-  Samples& sample(const CallKey& key) {
-    const auto found =
-        std::find_if(samples_.begin(), samples_.end(), [&](const Samples& one) { return one.key == key; });
+  static bool is_followed_by_its_backward(const RigCall& call) {
+    return call.key.pass == Pass::kForwardKeep && call.result;
+  }
+
+  Samples& sample(const RigCall& call) {
+    const auto found = std::ranges::find(samples_, call, &Samples::call);
     if (found != samples_.end()) return *found;
-    return samples_.emplace_back(Samples{key, {}, {}});
+    return samples_.emplace_back(Samples{call, {}, {}});
   }
 
   const RigModel& model_;
@@ -192,8 +195,8 @@ std::vector<Rates::Call> call_times(const RigModel& model, const Device& device,
   std::vector<Rates::Call> calls;
   for (const Profile::Call& call : model.memory.calls) {
     CallKey key = call.key;
-    const auto of = [&](const CallKey& wanted) {
-      return std::find_if(samples.begin(), samples.end(), [&](const Samples& one) { return one.key == wanted; });
+    const auto of = [&](const CallKey& wanted, bool result = true) {
+      return std::ranges::find(samples, RigCall{wanted, result}, &Samples::call);
     };
     auto found = of(key);
     if (found == samples.end() && key.pass == Pass::kForwardKeep) {  // an embedding's
@@ -203,7 +206,10 @@ std::vector<Rates::Call> call_times(const RigModel& model, const Device& device,
     PROTRAIN_CHECK(found != samples.end(), "a call of \"{}\" was not timed", key.trace);
     const double steady = std::max(median(found->steady), kShortest);
     const double rested = found->rested.empty() ? steady : std::max(median(found->rested), kShortest);
-    calls.push_back({call.key, steady, std::min(steady, rested)});
+    const auto alone = of(key, /*result=*/false);
+    const double graph_alone =
+        alone == samples.end() ? 1 : std::min(std::max(median(alone->steady), kShortest) / steady, 1.0);
+    calls.push_back({call.key, steady, std::min(steady, rested), graph_alone});
   }
   return calls;
 }

@@ -132,7 +132,7 @@ Profile record_memory(const ModelSpec& spec, std::span<const std::unique_ptr<Blo
   // An embedding keeps nothing: its forward is the same whatever it is asked to keep.
   const std::vector<Profile::Call> recorded = profile.calls;
   for (Profile::Call call : recorded) {
-    if (call.key.trace != spec.blocks.front().trace || call.key.pass != Pass::kForward) continue;
+    if (call.key.trace != spec.blocks.front().trace || call.key.pass != Pass::kForward || !call.key.training) continue;
     call.key.pass = Pass::kForwardKeep;
     profile.calls.push_back(call);
   }

@@ -75,6 +75,14 @@ TEST_F(Recording, ComesOutAlikeEveryTime) {
   }
 }
 
+TEST_F(Recording, ListsNoCallThatNoRunMakes) {
+  const Rig rig(llama_, DType::kF32, DeviceKind::kCpu, kDense, 1);
+  for (const Profile::Call& call : rig.profile().calls) {
+    EXPECT_TRUE(call.key.training || call.key.pass == Pass::kForward) << call.key.trace;
+  }
+  EXPECT_EQ(rig.memory(0, Pass::kForwardKeep).workspace, rig.memory(0, Pass::kForward).workspace);
+}
+
 TEST_F(Recording, OfAnotherRunServesNoCallOfThisOne) {
   Rig rig(llama_, DType::kF32, DeviceKind::kCpu, kDense, 1);
   rig.replay();

@@ -14,6 +14,10 @@ const Rates::Call& Rates::find(const CallKey& key) const {
   return *call;
 }
 
+bool makes_graph_alone(const Task& task) {
+  return task.op == Op::kRunBlock && task.what.pass == Pass::kForwardKeep && task.block.output.bytes == 0;
+}
+
 Rates with_calls_of(const Rates& rates, const Profile& profile) {
   Rates result = rates;
   for (const Profile::Call& wanted : profile.calls) {
@@ -27,7 +31,7 @@ Rates with_calls_of(const Rates& rates, const Profile& profile) {
     PROTRAIN_CHECK(alike != rates.calls.end(), "{}: no call like \"{}\", pass {}", rates.source, key.trace,
                    static_cast<int>(key.pass));
     const double share = static_cast<double>(key.shape.tokens()) / static_cast<double>(alike->key.shape.tokens());
-    result.calls.push_back({key, alike->steady * share, alike->rested * share});
+    result.calls.push_back({key, alike->steady * share, alike->rested * share, alike->graph_alone});
   }
   return result;
 }

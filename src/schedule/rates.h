@@ -16,6 +16,9 @@ struct Rates {
     double steady =
         0;  // seconds, when calls follow each other without a pause for as long as it takes clocks to settle
     double rested = 0;  // seconds, when the device rests about half of the time; at most `steady`
+    // kForwardKeep of a layer: time without its result (BlockCall::output null: recompute) / with it. Positive; at most
+    // 1 where it was measured or estimated, but refine() may find more. 1 for all other calls.
+    double graph_alone = 1;
   };
   // seconds + units x per_unit
   struct Linear {
@@ -43,6 +46,9 @@ struct Rates {
   // InternalError when absent.
   const Call& find(const CallKey&) const;
 };
+
+// A call that takes Rates::Call::graph_alone of its time.
+bool makes_graph_alone(const Task&);
 
 // For runs of other shapes that nobody has timed: calls of `profile` that `rates` does not have take the time of the
 // same call at another shape, by the tokens. InternalError where there is none.

@@ -78,9 +78,12 @@ ordered_json written(const Rates& rates) {
   for (const Rates::Call& call : rates.calls) {
     PROTRAIN_CHECK(call.rested <= call.steady, "{}: {} s rested, {} s steady", call.key.trace, call.rested,
                    call.steady);
+    PROTRAIN_CHECK(call.graph_alone > 0 && call.graph_alone <= 1, "{}: a graph alone takes {} of the call's time",
+                   call.key.trace, call.graph_alone);
     ordered_json& one = root["calls"].emplace_back(written(call.key));
     one["steady"] = written(call.steady);
     one["rested"] = written(call.rested);
+    if (call.graph_alone != 1) one["graph_alone"] = written(call.graph_alone);
   }
   return root;
 }
@@ -149,6 +152,15 @@ class Reader {
     constexpr std::string_view kRight = "a number of at least 0";
     const json& value = at(key, kRight);
     if (!value.is_number() || value.get<double>() < 0) refuse(key, kRight);
+    return value.get<double>();
+  }
+
+  // 1 where it is missing.
+  double share(std::string_view key, std::string_view of) const {
+    if (!has(key)) return 1;
+    const std::string right = fmt::format("a number above 0 and at most 1: {}", of);
+    const json& value = at(key, right);
+    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() <= 1)) refuse(key, right);
     return value.get<double>();
   }
 
@@ -235,8 +247,9 @@ Rates read_rates(const Reader& root) {
   rates.between_steps = root.number("between_steps");
   if (root.has("slowdown")) read_slowdown(root.object("slowdown"), rates);
   root.each("calls", [&](const Reader& call) {
-    call.know(kCallKeys, std::initializer_list<std::string_view>{"steady", "rested"});
-    rates.calls.push_back({read_key(call), call.number("steady"), call.number("rested")});
+    call.know(kCallKeys, std::initializer_list<std::string_view>{"steady", "rested", "graph_alone"});
+    rates.calls.push_back({read_key(call), call.number("steady"), call.number("rested"),
+                           call.share("graph_alone", "the call's time without its result / with it")});
     if (rates.calls.back().rested > rates.calls.back().steady) {
       call.refuse("rested", fmt::format("at most steady ({})", rates.calls.back().steady));
     }

@@ -62,6 +62,7 @@ TEST(ProfileJson, ComesBackAsItWas) {
       EXPECT_EQ(back.rates.calls[i].key, profile.rates.calls[i].key);
       EXPECT_EQ(back.rates.calls[i].steady, profile.rates.calls[i].steady);
       EXPECT_EQ(back.rates.calls[i].rested, profile.rates.calls[i].rested);
+      EXPECT_EQ(back.rates.calls[i].graph_alone, profile.rates.calls[i].graph_alone);
     }
     expect_equal(back.rates.h2d, profile.rates.h2d);
     expect_equal(back.rates.d2h, profile.rates.d2h);
@@ -96,7 +97,10 @@ std::string refused(const std::string& from, const std::string& to) {
   profile.rates.measured = true;
   profile.rates.h2d = {0.25, 0.5};
   profile.rates.slowdown[0][1] = 1.5;
-  for (Rates::Call& call : profile.rates.calls) call.steady = call.rested = 0.125;
+  for (Rates::Call& call : profile.rates.calls) {
+    call.steady = call.rested = 0.125;
+    call.graph_alone = call.key.pass == Pass::kForwardKeep ? 0.75 : 1;
+  }
   std::string text = profile_json(profile);
   const auto at = text.find(from);
   if (at == std::string::npos) return "no " + from + " in " + text;
@@ -123,6 +127,12 @@ TEST(ProfileJson, SaysWhatIsWrongWithFileKeyAndValue) {
        "some.json: rates.slowdown.compute.h2d: 0.5, must be a number of at least 1: how many times as long a task "
        "takes"},
       {"\"rested\": 0.125", "\"rested\": 0.5", "some.json: rates.calls[0].rested: 0.5, must be at most steady (0.125)"},
+      {"\"graph_alone\": 0.75", "\"graph_alone\": 1.5",
+       "some.json: rates.calls[0].graph_alone: 1.5, must be a number above 0 and at most 1: the call's time without "
+       "its result / with it"},
+      {"\"graph_alone\": 0.75", "\"graph_alone\": 0",
+       "some.json: rates.calls[0].graph_alone: 0, must be a number above 0 and at most 1: the call's time without its "
+       "result / with it"},
       {"\"pass\": \"forward_keep\"", "\"pass\": \"keep\"",
        "some.json: rates.calls[0].pass: \"keep\", must be one of forward, forward_keep, backward"},
       {"\"row_tokens\": 8", "\"row_tokens\": 1e3",
@@ -148,6 +158,9 @@ TEST(ProfileJson, RefusesToWriteWhatItWouldNotRead) {
   EXPECT_THROW(profile_json(profile), InternalError);
   profile = drawn(random);
   profile.rates.calls[0].rested = 2 * profile.rates.calls[0].steady;
+  EXPECT_THROW(profile_json(profile), InternalError);
+  profile = drawn(random);
+  profile.rates.calls[0].graph_alone = 1.25;
   EXPECT_THROW(profile_json(profile), InternalError);
 }
 

@@ -13,6 +13,7 @@ struct Kind {
   Op op = Op::kRunBlock;
   Lane lane = Lane::kCompute;
   std::size_t call = 0;  // kRunBlock: Rates::calls
+  bool graph_alone = false;
   auto operator<=>(const Kind&) const = default;
 };
 
@@ -28,8 +29,13 @@ void scale(Rates::Linear& line, double factor) {
 void apply(Rates& rates, const Kind& kind, double factor) {
   switch (kind.op) {
     case Op::kRunBlock:
-      rates.calls[kind.call].steady *= factor;
-      rates.calls[kind.call].rested *= factor;
+      if (kind.graph_alone) {
+        rates.calls[kind.call].graph_alone *= factor;
+      } else {
+        rates.calls[kind.call].steady *= factor;
+        rates.calls[kind.call].rested *= factor;
+        rates.calls[kind.call].graph_alone /= factor;  // its own time stays
+      }
       break;
     case Op::kCopy: scale(kind.lane == Lane::kH2d ? rates.h2d : rates.d2h, factor); break;
     case Op::kUpdate: scale(kind.lane == Lane::kCpuUpdate ? rates.cpu_update : rates.gpu_update, factor); break;
@@ -60,6 +66,7 @@ Rates refine(const Rates& rates, const ModelSpec& spec, const std::vector<Chunk>
     const auto found = std::ranges::find(rates.calls, key, &Rates::Call::key);
     PROTRAIN_CHECK(found != rates.calls.end(), "{}: no rate", task.name);
     kind.call = static_cast<std::size_t>(found - rates.calls.begin());
+    kind.graph_alone = makes_graph_alone(task);
     return kind;
   };
   std::map<Kind, Sums> sums;

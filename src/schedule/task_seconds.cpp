@@ -23,20 +23,24 @@ class CallSeconds {
     }
   }
 
-  double of(const Invocation& what) {
+  double of(const Task& task) {
+    const Invocation& what = task.what;
     const std::size_t block = first_.at(static_cast<std::size_t>(what.block));
-    double& seconds =
-        found_[block * kCallsOfBlock + static_cast<std::size_t>(what.pass) * 2 + static_cast<std::size_t>(what.light)];
+    const bool graph_alone = makes_graph_alone(task);
+    const std::size_t pass = graph_alone ? kPasses : static_cast<std::size_t>(what.pass);
+    double& seconds = found_[block * kCallsOfBlock + pass * 2 + static_cast<std::size_t>(what.light)];
     if (seconds < 0) {
       const Rates::Call& call =
           rates_.find({spec_.blocks[block].trace, what.pass, what.light, step_.batch, step_.graph == Graph::kTrain});
       seconds = call.rested + steady_share_ * (call.steady - call.rested);
+      if (graph_alone) seconds *= call.graph_alone;
     }
     return seconds;
   }
 
  private:
-  static constexpr std::size_t kCallsOfBlock = 6;  // passes x light or not
+  static constexpr std::size_t kPasses = 3;
+  static constexpr std::size_t kCallsOfBlock = 2 * (kPasses + 1);  // passes and the graph alone x light or not
 
   const ModelSpec& spec_;
   const StepShape& step_;
@@ -58,7 +62,7 @@ std::vector<double> task_seconds(const Schedule& schedule, const ModelSpec& spec
   seconds.reserve(schedule.tasks.size());
   for (const Task& task : schedule.tasks) {
     switch (task.op) {
-      case Op::kRunBlock: seconds.push_back(calls.of(task.what)); break;
+      case Op::kRunBlock: seconds.push_back(calls.of(task)); break;
       case Op::kCopy:
         PROTRAIN_CHECK(task.lane == Lane::kH2d || task.lane == Lane::kD2h, "{} on lane {}", task.name,
                        lane_name(task.lane));

@@ -21,6 +21,7 @@ inline Rates random_rates(const Profile& profile, std::mt19937& random, bool slo
     const double work = (call.key.pass == Pass::kBackward ? 2.0 : 1.0) * static_cast<double>(call.key.shape.tokens());
     const double steady = 1e-4 * work * between(random, 0.5, 2);
     rates.calls.push_back({call.key, steady, steady * between(random, 0.8, 1)});
+    if (call.key.pass == Pass::kForwardKeep) rates.calls.back().graph_alone = between(random, 0.5, 1);
   }
   // A layer of test::make_model has 810 elements, its forward takes about 2 ms.
   const auto linear = [&](double seconds_a_layer) {

@@ -46,6 +46,10 @@ class ModesOfTrace {
     const Rates::Call& call = rates_.find({block_.trace, pass, light, batch_, true});
     return {call.rested, call.steady};
   }
+  CallCost recompute_seconds(bool light) const {
+    const Rates::Call& call = rates_.find({block_.trace, Pass::kForwardKeep, light, batch_, true});
+    return {call.rested * call.graph_alone, call.steady * call.graph_alone};
+  }
   Bytes largest(Pass pass, bool light, Bytes CallMemory::* what) const {
     Bytes most = 0;
     for (const BatchShape& batch : shape_.train_shapes) {
@@ -64,7 +68,7 @@ class ModesOfTrace {
     if (mode.recompute) {
       figures.forward = seconds(Pass::kForward, false);
       figures.forward_workspace = largest(Pass::kForward, false, &CallMemory::workspace);
-      figures.backward += seconds(Pass::kForwardKeep, mode.light);
+      figures.backward += recompute_seconds(mode.light);
       figures.recompute_workspace = largest(Pass::kForwardKeep, mode.light, &CallMemory::workspace);
     } else {
       figures.forward = seconds(Pass::kForwardKeep, mode.light);

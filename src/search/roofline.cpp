@@ -55,8 +55,9 @@ double attention_flops(const LayerWidths& w, const BatchShape& batch) {
   return 4 * pairs * static_cast<double>(w.q * batch.rows);
 }
 
+// `result`: false in a forward whose graph alone is wanted. It leaves the last product out, unless a norm reads that.
 double layer_seconds(const Hardware& hardware, const LayerWidths& w, const BatchShape& batch, const RunShape& run,
-                     Pass pass, bool light, bool training) {
+                     Pass pass, bool light, bool training, bool result = true) {
   Clock clock(hardware, run.compute);
   const auto tokens = static_cast<double>(batch.tokens());
   const auto h = static_cast<double>(w.hidden), q = static_cast<double>(w.q), kv = static_cast<double>(w.kv),
@@ -66,12 +67,13 @@ double layer_seconds(const Hardware& hardware, const LayerWidths& w, const Batch
     clock.product(tokens, qkv, h);
     clock.product(tokens, h, q);
     clock.product(tokens, up, h);
-    clock.product(tokens, h, ffn);
+    const bool last_product = result || !w.norm_before;
+    if (last_product) clock.product(tokens, h, ffn);
     clock.attention(attention_flops(w, batch));
     double moved = 6 * h + up + ffn;  // norms, activation
     if (w.rotary) moved += 2 * (q + kv);
     if (w.qk_norm) moved += 2 * qkv;
-    if (w.biases) moved += 2 * h;
+    if (w.biases && last_product) moved += 2 * h;
     if (dropout) moved += 7 * h;
     clock.elements(tokens * moved);
     return std::max(clock.seconds(), kLeastLayerSeconds);
@@ -171,7 +173,7 @@ class Estimator {
   void call(const BlockSpec& block, const BatchShape& batch, Pass pass, bool light, bool training) {
     const CallKey key = {block.trace, pass, light, batch, training};
     CallMemory memory;
-    double seconds = 0;
+    double seconds = 0, graph_alone = 1;
     switch (block.kind) {
       case BlockKind::kEmbedding:
         memory = estimate_embedding_memory(arch_, batch, run_.compute, pass, training);
@@ -181,6 +183,10 @@ class Estimator {
         const LayerWidths widths(arch_, block.layer);
         memory = estimate_layer_memory(widths, batch, run_.compute, pass, light, training);
         seconds = layer_seconds(hardware_, widths, batch, run_, pass, light, training);
+        if (pass == Pass::kForwardKeep) {
+          graph_alone =
+              layer_seconds(hardware_, widths, batch, run_, pass, light, training, /*result=*/false) / seconds;
+        }
         break;
       }
       case BlockKind::kHead:
@@ -189,7 +195,7 @@ class Estimator {
         break;
     }
     profile_.memory.calls.push_back({key, memory});
-    profile_.rates.calls.push_back({key, seconds, seconds / hardware_.steady_slowdown});
+    profile_.rates.calls.push_back({key, seconds, seconds / hardware_.steady_slowdown, graph_alone});
   }
 
   Bytes tables() const {

@@ -2,6 +2,7 @@
 // *.trace.json.gz; medians of the tasks' times) and the log of bench/results/main_job_h200.
 #include "search/roofline.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ struct Recorded {
   std::int64_t accumulation;
   // Bytes of regions.
   Bytes saved, forward, keep, backward, embedding_backward, head, tables;
-  double forward_seconds, backward_seconds, head_seconds;
+  double forward_seconds, recompute_seconds, backward_seconds, head_seconds;
   bool rested;  // forward waits for updates half of the time, so it and the head come to a device that has rested
 };
 
@@ -46,6 +47,7 @@ const Recorded kRecorded[] = {
      726794240,
      2097152,
      6.154e-3,
+     5.084e-3,
      13.142e-3,
      63.03e-3,
      false},
@@ -60,6 +62,7 @@ const Recorded kRecorded[] = {
      802816000,
      2097152,
      15.566e-3,
+     12.095e-3,
      32.278e-3,
      125.145e-3,
      false},
@@ -74,6 +77,7 @@ const Recorded kRecorded[] = {
      729874432,
      2097152,
      9.212e-3,
+     8.292e-3,
      21.875e-3,
      19.407e-3,
      true},
@@ -122,6 +126,9 @@ TEST_P(Roofline, IsWithinFifteenPercentOfTheMeasuredTimes) {
   expect(1, Pass::kForward, recorded.forward_seconds, recorded.rested);
   expect(1, Pass::kForwardKeep, recorded.forward_seconds, recorded.rested);
   expect(1, Pass::kBackward, recorded.backward_seconds, false);
+  const Rates::Call keep =
+      profile.rates.find({spec.blocks.at(1).trace, Pass::kForwardKeep, false, recorded.batch, true});
+  EXPECT_NEAR(keep.steady * keep.graph_alone / recorded.recompute_seconds, 1, 0.15);
   expect(spec.blocks.size() - 1, Pass::kBackward, recorded.head_seconds, recorded.rested);
 }
 
@@ -240,6 +247,30 @@ TEST(RooflineOfAnyModel, HasEveryCallOfTheRun) {
         both(block, Pass::kBackward, true, true);
       }
       EXPECT_FALSE(profile.rates.measured);
+    }
+  }
+}
+
+// Post-norm layers (opt-350m) read the last product's result in backward; all others leave it out.
+TEST(RooflineOfAnyModel, LeavesTheLastProductOutOfAGraphAloneButBeforeANorm) {
+  for (const bool norm_before : {true, false}) {
+    const Architecture arch = parse_architecture(
+        fmt::format(R"({{"model_type": "opt", "vocab_size": 100, "hidden_size": 1024, "ffn_dim": 4096,
+                         "num_hidden_layers": 2, "num_attention_heads": 16, "max_position_embeddings": 2048,
+                         "word_embed_proj_dim": 1024, "do_layer_norm_before": {}, "attention_dropout": 0.0,
+                         "pad_token_id": 1}})",
+                    norm_before),
+        "config.json");
+    const ModelSpec spec = make_spec(arch);
+    RunShape run;
+    run.compute = DType::kBf16;
+    run.train_shapes = {{8, 2048, 8, false}};
+    const StoredProfile profile =
+        estimate_profile(arch, spec, run, parse_hardware(read("hardware/h200.json"), "h200.json"));
+    for (const Rates::Call& call : profile.rates.calls) {
+      const bool less = norm_before && call.key.trace == spec.blocks[1].trace && call.key.pass == Pass::kForwardKeep;
+      EXPECT_EQ(call.graph_alone < 1, less) << call.key.trace << " pass " << static_cast<int>(call.key.pass);
+      EXPECT_GT(call.graph_alone, 0.5);
     }
   }
 }

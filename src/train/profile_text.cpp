@@ -38,6 +38,19 @@ std::string call_text(const CallKey& key) {
   return "";
 }
 
+std::string milliseconds(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
+
+// A row of a call's memory and `share` of its time.
+std::string call_line(const ModelSpec& spec, const Rates::Call& call, const CallMemory& memory, const std::string& name,
+                      double share, double flops) {
+  const CallKey& key = call.key;
+  return fmt::format("{:<22}{:<21}{:<19}{:>11}{:>11}{:>10}{:>12}{:>12}", block_text(spec, key), name,
+                     fmt::format("{} x {}{}", key.shape.rows, key.shape.row_tokens, key.shape.packed ? " packed" : ""),
+                     milliseconds(call.steady * share), milliseconds(call.rested * share),
+                     flops > 0 ? fmt::format("{:.4g}", flops / call.steady / 1e12) : "", format_bytes(memory.saved),
+                     format_bytes(memory.workspace));
+}
+
 // In the order of execution, training first, the largest shape first. An embedding keeps nothing, so that its
 // kForwardKeep is its kForward.
 std::vector<Rates::Call> shown_calls(const Rates& rates, const ModelSpec& spec) {
@@ -53,8 +66,6 @@ std::vector<Rates::Call> shown_calls(const Rates& rates, const ModelSpec& spec) 
   std::ranges::stable_sort(calls, {}, order);
   return calls;
 }
-
-std::string milliseconds(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
 
 std::string copy_line(std::string_view name, const Rates::Linear& rate) {
   return fmt::format("{:<28}{:>10.2f} GB/s        {:>9.1f} us a copy", name, 1e-9 / rate.per_unit, 1e6 * rate.seconds);
@@ -92,13 +103,11 @@ std::vector<std::string> profile_lines(const StoredProfile& profile, const Model
   for (const Rates::Call& call : shown_calls(rates, spec)) {
     const CallKey& key = call.key;
     const CallMemory& memory = profile.memory.find(key);
-    const double flops = call_flops(spec, key);
+    lines.push_back(call_line(spec, call, memory, call_text(key), 1, call_flops(spec, key)));
+    if (key.pass != Pass::kForwardKeep) continue;
+    // What it leaves out is not known here, so its rate is not either.
     lines.push_back(
-        fmt::format("{:<22}{:<21}{:<19}{:>11}{:>11}{:>10}{:>12}{:>12}", block_text(spec, key), call_text(key),
-                    fmt::format("{} x {}{}", key.shape.rows, key.shape.row_tokens, key.shape.packed ? " packed" : ""),
-                    milliseconds(call.steady), milliseconds(call.rested),
-                    flops > 0 ? fmt::format("{:.4g}", flops / call.steady / 1e12) : "", format_bytes(memory.saved),
-                    format_bytes(memory.workspace)));
+        call_line(spec, call, memory, key.light ? "graph alone, light" : "graph alone", call.graph_alone, 0));
   }
   lines.emplace_back();
   lines.push_back(copy_line("host to device", rates.h2d));
