@@ -69,7 +69,7 @@ class TinyRun {
   }
 
   RunPlan plan(const std::string& activation) {
-    config_.plan = R"({"chunk_bytes": 20000, "n_persist": 1, "n_buffer": 3, "gradient_slots": 3, "offload_distance": 1,
+    config_.plan = R"({"chunk_bytes": 20000, "n_persist": 1, "n_buffer": 5, "gradient_slots": 5, "offload_distance": 1,
                        "place": {"n_resident": 0, "embedding": "cpu", "head": "resident"}, "activation": ")" +
                    activation + R"("})";
     return plan_run(real_files(), config_, *model_, data_, measured_, Order::kMicroBatch);

@@ -18,7 +18,7 @@ namespace protrain {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMeasuredVersion = 1;  // raised when the same calls would be measured or kept differently
+constexpr int kMeasuredVersion = 2;  // raised when the same calls would be measured or kept differently
 
 std::string first_line(const fs::path& path) {
   std::string line;
