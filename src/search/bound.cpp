@@ -59,14 +59,20 @@ class StepTime {
     const double homes = figures_.h2d(places.load_count - streamed, places.load_bytes - all);
     first_loads_ = figures_.upload + (figures_.clip ? places.loads : places.loads - homes);
     late_loads_ = figures_.clip ? 0 : homes;
-    alone_ = streamed > buffer && slots.buffer <= set.fewest[static_cast<std::size_t>(slots.persist)] && set.count() > 0
-                 ? static_cast<double>(streamed) / set.count()
-                 : 0;
-    leaves_alone_ = slots.gradient <= places.least_gradient_slots && places.hosts > slots.gradient && set.count() > 0
-                        ? static_cast<double>(places.hosts) / set.count()
-                        : 0;
+    // Of what the next block needs, the part that there is no slot for beside what this one holds.
+    const auto without_slot = [&set](int slots_beyond) {
+      return set.ahead > 0 ? std::clamp(1 - static_cast<double>(slots_beyond) / set.ahead, 0.0, 1.0) : 0;
+    };
+    stream_ = figures_.h2d(streamed, all);
+    if (streamed > buffer) {
+      late_ = without_slot(slots.buffer - set.fewest[static_cast<std::size_t>(slots.persist)]);
+    }
+    if (places.hosts > slots.gradient) {
+      leaves_late_ = without_slot(slots.gradient - places.least_gradient_slots);
+    }
     passes_ = layer_ ? 1 : figures_.micro_batches;
     const double moved = figures_.micro_batches;
+    away_ = activations.copies > 0;
     in_ = figures_.h2d(moved * activations.copies, moved * activations.copied);
     out_ = figures_.d2h(moved * activations.copies, moved * activations.copied);
     h2d_ = first_loads_ + late_loads_ + passes_ * backward_loads_ + (passes_ - 1) * forward_loads_ + in_;
@@ -78,7 +84,8 @@ class StepTime {
   double pressure() const { return h2d_ + d2h_ + places_.updates_on_host + places_.updates_on_device; }
 
   // What `guess` adds is no bound: with no slot to spare a load waits for the call before it and the call for the load;
-  // a gradient likewise.
+  // a gradient likewise; what leaves and comes back does so beside the calls from the first to the last of its layers,
+  // and no later load passes it by.
   double least(double share, bool guess) const {
     const double calls = layer_ ? figures_.micro_batches : 1;  // of a block in one pass
     const double forward_pass = calls * forward(share);
@@ -96,13 +103,25 @@ class StepTime {
     }
     const auto pass = [&](double calls_alone, double loads) {
       const double beside = both(Lane::kCompute, calls_alone, Lane::kH2d, loads);
-      return guess && alone_ > 0 ? std::max(beside, alone_ * calls_alone + loads) : beside;
+      return guess && late_ > 0 ? std::max(beside, calls_alone + late_ * loads) : beside;
     };
-    if (guess && alone_ > 0) seconds = std::max(seconds, alone_ * forward_pass + first_loads_);
+    if (guess && late_ > 0) seconds = std::max(seconds, forward_pass + late_ * stream_);
     double turn_to_end = pass(backward_pass, backward_loads_);
-    seconds += (passes_ - 1) * (turn_to_end + pass(forward_pass, forward_loads_));
-    if (guess && leaves_alone_ > 0) {
-      turn_to_end = std::max(turn_to_end, leaves_alone_ * backward_pass + places_.gradients_out);
+    double begin_to_turn = pass(forward_pass, forward_loads_);
+    if (guess && away_) {
+      const double beside_out = calls * activations_.beside_out.at(share);
+      const double beside_in = calls * activations_.beside_in.at(share);
+      const double leaves = forward_pass - beside_out + both(Lane::kCompute, beside_out, Lane::kD2h, out_ / passes_);
+      const double loads = activations_.layers_beside_in * backward_loads_;
+      const double returns =
+          backward_pass - beside_in + both(Lane::kCompute, beside_in, Lane::kH2d, in_ / passes_ + loads);
+      seconds = std::max(seconds, leaves);
+      begin_to_turn = std::max(begin_to_turn, leaves);
+      turn_to_end = std::max(turn_to_end, returns);
+    }
+    seconds += (passes_ - 1) * (turn_to_end + begin_to_turn);
+    if (guess && leaves_late_ > 0) {
+      turn_to_end = std::max(turn_to_end, backward_pass + leaves_late_ * places_.gradients_out);
     }
     seconds += last_backward(backward_pass, turn_to_end);
     seconds = std::max(seconds, totals(compute(share)));
@@ -150,8 +169,10 @@ class StepTime {
   const PlaceSums& places_;
   const ActivationSums& activations_;
   const bool layer_;
+  bool away_ = false;  // saved sets or inputs leave
   double passes_ = 1;
-  double alone_ = 0, leaves_alone_ = 0;  // share of the layers whose loads, gradients find no slot to spare
+  double late_ = 0, leaves_late_ = 0;  // share of loads, gradients that find no slot to spare
+  double stream_ = 0;                  // loads of all streamed chunks
   double first_loads_ = 0, forward_loads_ = 0, backward_loads_ = 0, late_loads_ = 0;
   double in_ = 0, out_ = 0, h2d_ = 0, d2h_ = 0;
 };

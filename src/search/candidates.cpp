@@ -257,15 +257,15 @@ std::vector<Candidate> Candidates::grid() {
           point.counts = counts;
           for (const int resident : residents) {
             point.resident = resident;
-            const auto fitted = fit(point, {}, margin_);
+            const auto fitted = fit(point, ahead(point), margin_);
             if (!fitted) {
               add(fit(point, kFewest, margin_));
               continue;
             }
             add(fitted);
-            if (free_persist && !space_.knobs.n_buffer) add(fit_buffers(point, {}, margin_));
+            if (free_persist && !space_.knobs.n_buffer) add(fit_buffers(point, ahead(point), margin_));
           }
-          add(fit_residents(point, {}, margin_));
+          add(fit_residents(point, ahead(point), margin_));
           add(fit_residents(point, kFewest, margin_));
         }
       }
@@ -372,15 +372,20 @@ std::vector<Candidate> Candidates::around(const Point& point) {
   const ChunkSet& set = space_.chunks(point);
   const More more = {std::max(0, point.slots.buffer - set.fewest[static_cast<std::size_t>(point.slots.persist)]),
                      std::max(0, point.slots.gradient - space_.places(point).least_gradient_slots)};
+  const More loads_ahead = ahead(point);
+  std::vector<More> slots = {more};
+  if (more.buffers < loads_ahead.buffers || more.gradients < loads_ahead.gradients) slots.push_back(loads_ahead);
   slots_around(point, points);
-  places_around(point, more, points);
+  for (const More& one : slots) places_around(point, one, points);
   for (const ActivationCounts& counts : other_modes(point.counts)) {
     Point other = point;
     other.counts = counts;
     if (!space_.offloads(counts)) other.distance = space_.distances.front();
     points.push_back(other);
-    if (auto fitted = fit(other, more, margin_)) points.push_back(*fitted);
-    if (auto fitted = fit_residents(other, more, margin_)) points.push_back(*fitted);
+    for (const More& one : slots) {
+      if (auto fitted = fit(other, one, margin_)) points.push_back(*fitted);
+      if (auto fitted = fit_residents(other, one, margin_)) points.push_back(*fitted);
+    }
   }
   std::vector<Candidate> result;
   for (const Point& one : points) {

@@ -56,9 +56,14 @@ class Candidates {
  private:
   // Slots beyond the fewest.
   struct More {
-    int buffers = 2, gradients = 1;
+    int buffers, gradients;
   };
   static constexpr More kFewest = {0, 0};
+  // So that all of the next block is loaded beside a block's calls, and all gradients of the last one leave.
+  More ahead(const Point& point) const {
+    const int chunks = space_.chunks(point).ahead;
+    return {chunks, chunks};
+  }
   // As many persistent chunks as fit / as many slots, with the fewest persistent chunks.
   std::optional<Point> fit(Point, More, Bytes margin);
   std::optional<Point> fit_buffers(Point, More, Bytes margin);

@@ -37,6 +37,12 @@ ChunkSet::ChunkSet(const Figures& figures_in, Bytes bytes)
     }
     numbers.push_back(range);
   }
+  for (std::size_t block = 1; block < numbers.size(); ++block) {
+    const auto& [low, high] = numbers[block - 1];
+    const auto& [next_low, next_high] = numbers[block];
+    if (high < low || next_high < next_low) continue;
+    ahead = std::max({ahead, next_high - std::max(high + 1, next_low) + 1, std::min(high, next_low - 1) - low + 1});
+  }
   for (int first = 0; first <= count(); ++first) {
     int most = 0;
     for (const auto& [low, high] : numbers) most = std::max(most, high - std::max(low, first) + 1);

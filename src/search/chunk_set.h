@@ -23,11 +23,14 @@ class ChunkSet {
   const Figures& figures;
   const Bytes chunk_bytes;
   const std::vector<Chunk> chunks;
-  std::vector<Of> of;                        // by chunk
-  std::vector<Id> body;                      // chunks by number
-  Id embedding = -1, head = -1;              // their own chunks; -1: none
-  std::vector<std::int64_t> before;          // elements of the body chunks before a number; one more entry than `body`
-  std::vector<int> fewest;                   // the fewest slots when the chunks from this number on rotate; likewise
+  std::vector<Of> of;                // by chunk
+  std::vector<Id> body;              // chunks by number
+  Id embedding = -1, head = -1;      // their own chunks; -1: none
+  std::vector<std::int64_t> before;  // elements of the body chunks before a number; one more entry than `body`
+  std::vector<int> fewest;           // the fewest slots when the chunks from this number on rotate; likewise
+  // The most chunks that a block's neighbour touches and it does not: with so many slots beyond the fewest all that the
+  // next block needs is loaded beside this one.
+  int ahead = 0;
   std::vector<std::pair<int, int>> numbers;  // by block: first and last number it touches; {0, -1}: none
 
   int count() const { return static_cast<int>(body.size()); }

@@ -235,7 +235,23 @@ ActivationSums::ActivationSums(const Figures& figures, std::vector<Activation> m
     }
     kept += stays;
   }
-  if (offloads) pinned = host_peak(figures, modes, order, distance);
+  if (!offloads) return;
+  pinned = host_peak(figures, modes, order, distance);
+  const auto away = [this, &figures](Id block) {
+    const ActivationTraits& mode = traits(modes[block]);
+    return figures.spec.blocks[block].kind == BlockKind::kLayer && (mode.offload_saved || mode.offload_input);
+  };
+  Id first = 0;
+  while (!away(first)) ++first;
+  Id last = blocks - 1;
+  while (!away(last)) --last;
+  last = std::min<Id>(last + static_cast<Id>(distance / sets), blocks - 1);
+  for (Id block = first + 1; block <= last; ++block) {
+    const ModeFigures& figure = figures.modes[block][static_cast<std::size_t>(modes[block])];
+    beside_out += figure.forward;
+    beside_in += figure.backward;
+    layers_beside_in += 1 / static_cast<double>(blocks);
+  }
 }
 
 }  // namespace protrain

@@ -68,6 +68,10 @@ struct ActivationSums {
   CallCost forward, backward;
   std::vector<CallCost> forward_before;  // by block: of the forwards of earlier blocks
   double copies = 0, copied = 0;         // saved sets and inputs, each way
+  // Calls of one micro-batch beside which those leave and come back: from the first to the last of their layers, with
+  // the distance.
+  CallCost beside_out, beside_in;
+  double layers_beside_in = 0;  // share of the layers
   // Device bytes lent to activations and workspaces while the block's backward runs, at least; of the last micro-batch
   // (kMicroBatch) or the first of the block's (kLayer).
   std::vector<Bytes> live;

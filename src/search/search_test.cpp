@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "plan/plan_json.h"
 #include "schedule/test_case.h"
@@ -340,6 +340,55 @@ TEST(Search, WhereNothingFitsNamesWhatLacksLeast) {
   EXPECT_FALSE(host.missing.fits());
 }
 
+// The least device bytes of plans by hand: one mode for all layers, nothing persistent or everything, the fewest slots.
+Bytes least_by_hand(const Small& small, Bytes chunk_bytes) {
+  Bytes least = kPlenty;
+  for (const Order order : {Order::kMicroBatch, Order::kLayer}) {
+    for (int mode = 0; mode < kActivations; ++mode) {
+      for (const bool streamed : {true, false}) {
+        Plan plan = resident_plan(small.spec, small.shape, chunk_bytes, static_cast<Activation>(mode));
+        plan.order = order;
+        plan.offload_distance = 1;
+        if (streamed) {
+          plan.n_persist = 0;
+          std::ranges::fill(plan.place, UpdatePlace::kCpu);
+          const auto chunks = make_chunks(small.spec, chunk_bytes, small.shape.compute);
+          const SlotNeed need = slot_need(small.spec, chunks, plan);
+          plan.n_buffer = need.buffer;
+          plan.gradient_slots = need.gradient;
+        }
+        const PlannedMemory memory = plan_memory(small.spec, small.shape, small.profile, plan);
+        least = std::min(least, memory.layout.bytes(Tier::kDevice));
+      }
+    }
+  }
+  return least;
+}
+
+TEST(Search, FitsWheneverAUniformPlanByHandDoes) {
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    std::mt19937 random(seed);
+    const Id layers = std::vector<Id>{3, 4, 6, 9}[random() % 4];
+    const std::int64_t accumulation = std::vector<std::int64_t>{1, 2, 5}[random() % 3];
+    const Small small(layers, accumulation, seed);
+    const Bytes chunk_bytes = std::vector<Bytes>{1, 2600, 4000, 9000}[random() % 4];
+    SearchSpace space;
+    if (random() % 4 != 0) space.chunk_bytes = chunk_bytes;
+    const Bytes least = least_by_hand(small, chunk_bytes);
+    SCOPED_TRACE(fmt::format("seed {}, {} layers x {}, chunks of {}: {} bytes by hand", seed, layers, accumulation,
+                             space.chunk_bytes.value_or(0), least));
+    for (const double share : {1.0, 1.03, 1.15}) {
+      const auto device = static_cast<Bytes>(share * static_cast<double>(least));
+      const SearchResult found = small.search(device, kPlenty, space);
+      EXPECT_TRUE(found.missing.fits()) << found.missing.device << " lacking of " << device;
+      EXPECT_LE(found.memory.layout.bytes(Tier::kDevice), device);
+      EXPECT_GT(found.simulated, 0);
+    }
+    const Bytes little = least * 2 / 3;
+    EXPECT_LE(small.search(little, kPlenty, space).missing.device, least - little);
+  }
+}
+
 TEST(Search, ThePublishedSpaceHasFourKnobs) {
   const test::Setting setting(test::published_shapes()[1], 8, 1024, 1, test::Machine::consumer());
   const SearchResult result = setting.search(23 * kGiB, 380 * kGiB, SearchSpace::published());
@@ -356,17 +405,50 @@ TEST(Search, ThePublishedSpaceHasFourKnobs) {
              1e3 * result.bound_seconds, 1e3 * result.seconds, result.simulated);
 }
 
-// The demands are a fourth of this: the machine that tests run on may be busy.
+// Of each shape one of the four combinations; bench/search compares all.
+TEST(Search, IsNotWorseThanSearchesOfItsParts) {
+  constexpr double kWorse = 0.01;
+  SearchLimits how;
+  how.caution = 0;
+  double worst = -1;
+  std::size_t number = 0;
+  for (const test::ModelShape& model : test::published_shapes()) {
+    const bool old = model.family == "gpt2" || model.family == "opt";
+    const std::size_t which = number++ % 4;
+    const bool large = which % 2 == 0;
+    const std::int64_t accumulation = which / 2 == 0 ? 8 : 1;
+    SCOPED_TRACE(fmt::format("{} x {}, {} GB", model.name, accumulation, large ? 80 : 24));
+    const test::Setting setting(model, 4, old ? 1024 : 4096, accumulation,
+                                large ? test::Machine::h200() : test::Machine::consumer());
+    const Bytes device = (large ? 79 : 23) * kGiB;
+    const Bytes host = (large ? 1000 : 390) * kGiB;
+    const SearchResult whole = setting.search(device, host, {}, how);
+    const auto part = setting.best_restricted(device, host, how);
+    EXPECT_EQ(whole.missing.fits(), part.seconds > 0);
+    if (part.seconds == 0) continue;
+    const double worse = whole.prediction.step_seconds / part.seconds - 1;
+    EXPECT_LE(worse, kWorse) << part.which << " " << part.seconds << " s, " << describe(setting.spec, whole.memory);
+    worst = std::max(worst, worse);
+  }
+  fmt::print("at worst {:+.2f} % beside searches of parts of the space\n", 100 * worst);
+}
+
+// Of the processor's time: others may work on the machine that tests run on, and then slow down even that.
 TEST(Search, EightyLayersAreQuick) {
-  constexpr double kBusy = 4;
+  constexpr double kBusy = 1.5;
+  const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
   for (const std::int64_t accumulation : {1, 8}) {
     const test::Setting setting(test::published_shapes().back(), 4, 4096, accumulation);
+    const double begin = cpu_seconds();
     const SearchResult result = setting.search(139 * kGiB, 1600 * kGiB);
+    const double whole = cpu_seconds() - begin;
     EXPECT_TRUE(result.missing.fits());
-    EXPECT_LE(result.bound_seconds, kBusy * 0.05);
-    EXPECT_LE(result.seconds, kBusy * 0.5);
+    EXPECT_LE(whole, kBusy * 0.5);
     const SearchResult published = setting.search(139 * kGiB, 1600 * kGiB, SearchSpace::published());
-    EXPECT_LE(published.seconds, kBusy * 0.06);
+    const double four = cpu_seconds() - begin - whole;
+    EXPECT_LE(four, kBusy * 0.06);
+    fmt::print("80 layers, accumulation {}: {:.0f} ms of the processor, published space {:.0f} ms\n", accumulation,
+               1e3 * whole, 1e3 * four);
     for (const SearchResult* one : {&result, &published}) {
       fmt::print(
           "80 layers, accumulation {}: space {:.3g}, bounded {} in {:.1f} ms, simulated {}, all {:.1f} ms: {} "
