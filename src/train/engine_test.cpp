@@ -59,10 +59,12 @@ class TinyRun {
     std::ofstream(folder_ / "config.json") << R"({"model_type": "llama", "vocab_size": 83, "hidden_size": 40,
         "intermediate_size": 77, "num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1,
         "max_position_embeddings": 64, "tie_word_embeddings": false})";
-    config_ = parse_config(fmt::format("config_name: {}\ntrain_file: none\noutput_dir: none\ndevice: cpu\nbf16: false\n"
-                                       "gradient_accumulation_steps: 2\nper_device_train_batch_size: 2\n",
-                                       folder_.string()),
-                           "run.yaml", {});
+    config_ = parse_config(
+        fmt::format(
+            "config_name: {}\ntrain_file: none\noutput_dir: none\ndevice: cpu\nbf16: false\ncompute_threads: 1\n"
+            "gradient_accumulation_steps: 2\nper_device_train_batch_size: 2\n",
+            folder_.string()),
+        "run.yaml", {});
     model_ = open_model(real_files(), config_);
     data_.train = std::make_unique<RandomBatches>();
     measured_ = measure_model(config_, *model_, data_);
