@@ -5,8 +5,8 @@
 // backward ends. What has to lie between two cuts, on whichever lane, cannot take less time together than any lane of
 // it alone. Before the first turn lie all first loads and, with clip, all pending updates; a load in backward follows
 // the backward of the chunk that shares its slot, a load in a later forward the forward of that one; gradients
-// leave after the last turn. Copies of saved sets and inputs are counted in the lanes' totals alone; the likely time has
-// them, too, beside the calls from their first to their last layer, and transfers that find no slot to spare alone.
+// leave after the last turn. Copies of saved sets and inputs are counted in the lanes' totals alone; the likely time
+// has them, too, beside the calls from their first to their last layer, and transfers that find no slot to spare alone.
 #pragma once
 #include "search/chunk_set.h"
 

@@ -63,12 +63,12 @@ void append_once(std::vector<ActivationCounts>& list, const ActivationCounts& co
 Candidates::Candidates(const Space& space, const MemoryLimits& limits) : space_(space), limits_(limits) {}
 
 Kind Candidates::kind_of(const Point& point) const {
-  if (space_.knobs.activation) return {point.order, 0};
+  if (space_.knobs.activation) return {point.order, 0, false};
   Mode most = Mode::kKeep;
   for (const Mode mode : {Mode::kLight, Mode::kAgain, Mode::kHost, Mode::kSwap}) {
     if (in_mode(point.counts, mode, space_.layers) > in_mode(point.counts, most, space_.layers)) most = mode;
   }
-  return {point.order, static_cast<int>(most)};
+  return {point.order, static_cast<int>(most), point.counts.swap > 0};
 }
 
 Candidate Candidates::bounded(const Point& point) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,9 @@ struct Candidate {
   static constexpr double kPressure = 1e-3;
 };
 
-// The order and the mode of most layers: what the closed form does not see differs most between kinds.
-using Kind = std::pair<Order, int>;
+// The order, the mode of most layers, and whether some swap: what the closed form does not see differs most between
+// kinds.
+using Kind = std::tuple<Order, int, bool>;
 
 // What lacks: of the device, then of the host.
 using Lack = std::pair<Bytes, Bytes>;

@@ -14,8 +14,9 @@ namespace {
 
 constexpr int kBatch = 5;             // plans around the best one that are simulated before it may move
 constexpr int kIdleBatches = 3;       // without a better one: the end
-constexpr double kFirstClimb = 0.65;  // share of the effort after which the second climb begins
+constexpr double kFirstClimb = 0.65;  // share of the effort after which the first climb ends
 constexpr double kHopeless = 1.3;     // the best of a kind is not simulated where it should take so much longer
+constexpr double kTooFar = 1.15;      // nor is it climbed from where it is so much slower
 constexpr double kStep = 1e-4;        // relative: what counts as better
 constexpr int kMostLayouts = 3000;    // of a space whose plans are all looked at
 constexpr int kMostCareful = 100;     // where nothing fits
@@ -99,25 +100,29 @@ class Search {
       trials_.attempt(grid[static_cast<std::size_t>(i)].point, Trials::Care::kRepair);
     }
     if (trials_.best() == nullptr) attempt_leanest(candidates_.leanest());
-    if (trials_.best() != nullptr) climb_twice();
+    if (trials_.best() != nullptr) climb_all();
   }
 
-  // From the best, then from the best of another kind than that and where it led.
-  void climb_twice() {
-    const Kind first = candidates_.kind_of(trials_.best()->point);
-    climb(*trials_.best(), kFirstClimb);
-    const Kind reached = candidates_.kind_of(trials_.best()->point);
-    const Trial* second = nullptr;
-    for (const Trial& trial : trials_.all()) {
-      const Kind kind = candidates_.kind_of(trial.point);
-      if (kind != first && kind != reached && (second == nullptr || trial.score < second->score)) second = &trial;
+  // From the best, then from the best of each other kind than those that were climbed from and led to.
+  void climb_all() {
+    std::set<Kind> climbed;
+    double share = kFirstClimb;
+    while (!trials_.exhausted()) {
+      const Trial* start = nullptr;
+      for (const Trial& trial : trials_.all()) {
+        if (climbed.contains(candidates_.kind_of(trial.point))) continue;
+        if (start == nullptr || trial.score < start->score) start = &trial;
+      }
+      if (start == nullptr || start->score > kTooFar * trials_.best()->score) break;
+      climbed.insert(candidates_.kind_of(start->point));
+      climbed.insert(candidates_.kind_of(climb(Trial(*start), share)));
+      share = 1;
     }
-    if (second != nullptr) climb(Trial(*second), 1);
     climb(Trial(*trials_.best()), 1);
   }
 
   // To better ones around it, until there is none or `share` of the effort is spent.
-  void climb(Trial at, double share) {
+  Point climb(Trial at, double share) {
     bool moved = true;
     while (moved && !trials_.exhausted(share)) {
       moved = false;
@@ -142,6 +147,7 @@ class Search {
       }
       at = best;
     }
+    return at.point;
   }
 
   // Of the fastest of each order the one that stays so when no micro-batch is folded; as it will run.
