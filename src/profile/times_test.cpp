@@ -142,7 +142,7 @@ TEST_F(Timing, UnderTwoDutyCyclesEveryCallHasBothTimesWithinTheTimeGiven) {
     const std::vector<Rates::Call> calls = machine.call_times(budget, pace);
     const double seconds = passed(begin);
     EXPECT_GE(seconds, 0.15);
-    EXPECT_LT(seconds, 1.5);
+    EXPECT_LT(seconds, 10);
     EXPECT_EQ(allocator_counts().mismatches, 0);
     ASSERT_EQ(calls.size(), machine.memory().calls.size());
     for (const Rates::Call& call : calls) {
