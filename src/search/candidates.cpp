@@ -463,6 +463,7 @@ std::vector<Lean> Candidates::leanest() {
   }
   std::ranges::stable_sort(lean, {}, [](const auto& one) { return std::pair(one.second.lacks, one.first); });
   std::vector<Lean> result;
+  result.reserve(lean.size());
   for (const auto& [need, one] : lean) result.push_back(one);
   return result;
 }

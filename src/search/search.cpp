@@ -78,7 +78,7 @@ class Search {
     const int careful = trials_.careful_layouts();
     for (const Lean& one : lean) {
       if (trials_.best() != nullptr || trials_.careful_layouts() - careful >= kMostCareful) return;
-      if (trials_.leanest() && one.lacks >= trials_.least_lack()) return;
+      if (trials_.leanest() != nullptr && one.lacks >= trials_.least_lack()) return;
       trials_.attempt(one.point, Trials::Care::kExact);
     }
   }
@@ -181,8 +181,9 @@ class Search {
       result_.binding = binding_limit(space_, candidates_, chosen->point, chosen->busy);
       return;
     }
-    PROTRAIN_CHECK(trials_.leanest().has_value(), "no plan was laid out");
-    result_.memory = trials_.planned(*trials_.leanest());
+    const Point* leanest = trials_.leanest();
+    PROTRAIN_CHECK(leanest != nullptr, "no plan was laid out");
+    result_.memory = trials_.planned(*leanest);
     result_.missing = shortfall(MemoryNeed(result_.memory.layout), limits_);
     result_.binding = result_.missing.device > 0 ? "device memory" : "host memory";
     result_.prediction = trials_.predicted(result_.memory, false);

@@ -34,7 +34,7 @@ class Trials {
   const Trial* best() const { return best_ < 0 ? nullptr : &all_[static_cast<std::size_t>(best_)]; }
   const std::vector<Trial>& all() const { return all_; }
   // Of what did not fit, the one that lacks least, and what that is: exact after kExact.
-  const std::optional<Point>& leanest() const { return leanest_; }
+  const Point* leanest() const { return leanest_ ? &*leanest_ : nullptr; }
   const Lack& least_lack() const { return lacks_; }
   int layouts() const { return layouts_; }
   int careful_layouts() const { return careful_; }
