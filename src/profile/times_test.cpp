@@ -2,6 +2,7 @@
 #include "profile/times.h"
 
 #include <ATen/core/Generator.h>
+#include <malloc.h>
 
 #include <chrono>
 #include <fstream>

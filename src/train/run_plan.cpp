@@ -22,8 +22,8 @@ struct Question {
   SearchSpace space;
 
   SearchResult ask(const RunShape& shape, const Profile& profile, const SearchSpace& in) const {
-    return search(model.spec, shape, profile, with_calls_of(measured.rates, profile), limits, in,
-                  {.clip = config.max_grad_norm > 0});
+    return search_plan(model.spec, shape, profile, with_calls_of(measured.rates, profile), limits, in, config,
+                       measured.device->kind());
   }
   bool fits(const RunShape& shape, const Profile& profile, const SearchSpace& in) const {
     try {
@@ -78,6 +78,18 @@ std::string nearest_change(const Question& question, const PlanKnobs& knobs, con
 
 }  // namespace
 
+SearchResult search_plan(const ModelSpec& spec, const RunShape& shape, const Profile& profile, const Rates& rates,
+                         const MemoryLimits& limits, SearchSpace space, const TrainConfig& config, DeviceKind kind) {
+  const PredictOptions options = {.clip = config.max_grad_norm > 0};
+  const bool one_order = !space.order && shape.accumulation > 1 && (config.deterministic || kind == DeviceKind::kCpu);
+  if (one_order) space.order = Order::kMicroBatch;
+  SearchResult found = search(spec, shape, profile, rates, limits, space, options);
+  if (!one_order || found.missing.fits()) return found;
+  space.order = Order::kLayer;
+  SearchResult other = search(spec, shape, profile, rates, limits, space, options);
+  return other.missing.fits() ? std::move(other) : std::move(found);
+}
+
 MemoryLimits memory_limits(const TrainConfig& config, const MeasuredModel& measured) {
   MemoryLimits limits;
   const Device& device = *measured.device;
@@ -124,9 +136,6 @@ RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& 
   run.rates = measured.rates;
   run.limits = memory_limits(config, measured);
   SearchSpace space = knobs.space(model.spec, run.shape.compute);
-  if (!space.order && !order && (config.deterministic || measured.device->kind() == DeviceKind::kCpu)) {
-    order = Order::kMicroBatch;
-  }
   if (!space.order) space.order = order;
   const Question question = {config, model, measured, run.limits, space};
   run.found = question.ask(run.shape, run.profile, space);

@@ -24,10 +24,7 @@ struct RunPlan {
 
 // Error(kDoesNotFit) with the bytes needed and available, by tier, and the nearest change that fits; Error(kConfig)
 // for knobs that this model or run cannot take.
-//
-// `order`: that of the checkpoint to go on from. Without it, and where the knobs leave it open, order is only searched
-// on CUDA without `deterministic`: it is the one knob that changes results, and a search among measured times does not
-// give the same answer every day.
+// `order`: that of the checkpoint to go on from.
 RunPlan choose_plan(Files&, const TrainConfig&, const ModelSource&, const MeasuredModel&,
                     std::optional<Order> order = {});
 
@@ -41,6 +38,12 @@ struct Revision {
 };
 Revision revise_plan(const TrainConfig&, const ModelSource&, const RunPlan&, const Schedule& schedule,
                      const Timeline& measured);
+
+// search(), but for the order of accumulation: where the knobs leave it open it is searched on CUDA without
+// `deterministic` only, and elsewhere kMicroBatch where that fits. It is the one knob that changes results, and a
+// search among measured times does not give the same answer every day.
+SearchResult search_plan(const ModelSpec&, const RunShape&, const Profile&, const Rates&, const MemoryLimits&,
+                         SearchSpace, const TrainConfig&, DeviceKind);
 
 // What the device holds beside the arena now that all arenas are there (the driver's tables of pinned memory are part
 // of it); 0 on the CPU. Error(kDoesNotFit) when the user's limit is passed by it.

@@ -203,10 +203,7 @@ class Asker {
         machine_(machine),
         knobs_(knobs),
         compute_(compute),
-        space_(knobs.space(model.spec, compute)) {
-    // As choose_plan() has it: order is the one knob that changes results.
-    if (!space_.order && (config.deterministic || machine.kind == DeviceKind::kCpu)) space_.order = Order::kMicroBatch;
-  }
+        space_(knobs.space(model.spec, compute)) {}
 
   Answer ask(const RunShape& shape) const { return ask(shape, machine_.limits, space_); }
 
@@ -271,8 +268,8 @@ class Asker {
     Answer answer;
     answer.shape = shape;
     answer.profile = machine_.profile(shape);
-    answer.found = search(model_.spec, shape, answer.profile.memory, answer.profile.rates, limits, space,
-                          {.clip = config_.max_grad_norm > 0});
+    answer.found = search_plan(model_.spec, shape, answer.profile.memory, answer.profile.rates, limits, space, config_,
+                               machine_.kind);
     return answer;
   }
   bool fits(const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) const {
@@ -288,7 +285,7 @@ class Asker {
   const Machine& machine_;
   const PlanKnobs& knobs_;
   const DType compute_;
-  SearchSpace space_;
+  const SearchSpace space_;
 };
 
 // The model's config.json alone, with the configuration's changes to it.

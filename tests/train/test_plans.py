@@ -94,7 +94,8 @@ def test_exactly_the_peak_is_enough_and_one_byte_less_is_refused(model, long_dat
 
 
 def test_without_a_plan_every_limit_that_some_plan_meets_is_met(wide, long_data, tmp_path):
-    straight = run(tmp_path, "straight", wide, long_data)
+    resident = {"n_persist": 1, "activation": "keep", "place": {"n_resident": 1, "embedding": "resident", "head": "resident"}}
+    straight = run(tmp_path, "straight", wide, long_data, plan=resident)
     whole = planned(straight)
     for share in (0.75, 0.5):
         output = run(tmp_path, f"share{share}", wide, long_data, chunk_bytes="64KiB", device_memory_limit=int(whole * share))
