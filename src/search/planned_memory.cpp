@@ -37,6 +37,7 @@ std::string describe(const ModelSpec& spec, const PlannedMemory& memory) {
     text += modes.size() == 1 ? fmt::format(" {}", activation_name(mode))
                               : fmt::format("{}{} {}", std::exchange(separator, ", "), count, activation_name(mode));
   }
+  if (plan.order == Order::kLayer) text += ", layer by layer";
   return text;
 }
 
