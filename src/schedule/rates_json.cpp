@@ -214,6 +214,7 @@ Profile read_memory(const Reader& root) {
 
 void read_slowdown(const Reader& root, Rates& rates) {
   std::vector<std::string> lanes;
+  lanes.reserve(kLanes);
   for (std::size_t lane = 0; lane < kLanes; ++lane) lanes.push_back(lane_key(lane));
   root.know(lanes);
   for (std::size_t a = 0; a < kLanes; ++a) {
