@@ -36,6 +36,9 @@ class Search {
 
   SearchResult run(double started) {
     result_.space = space_.count();
+    if (const auto simplest = space_.simplest(); simplest && candidates_.missing(*simplest).fits()) {
+      trials_.attempt(*simplest, Trials::Care::kNone);
+    }
     if (result_.space <= search_limits_.enumerate) {
       enumerate(started);
     } else {
@@ -86,9 +89,6 @@ class Search {
   void refine_grid(double started) {
     const std::vector<Candidate> grid = candidates_.grid();
     result_.bound_seconds = now() - started;
-    if (const auto simplest = space_.simplest(); simplest && candidates_.missing(*simplest).fits()) {
-      trials_.attempt(*simplest, Trials::Care::kNone);
-    }
     // The most promising of each kind first.
     std::set<Kind> kinds;
     for (const Candidate& candidate : grid) {

@@ -10,6 +10,8 @@ import torch
 from train_support import make_model, protrain, rows, start, weights, write_config
 
 STEPS = 10
+# Everything on the device and kept.
+RESIDENT = {"n_persist": 1, "activation": "keep", "place": {"n_resident": 1, "embedding": "resident", "head": "resident"}}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ STREAMED = dict(chunk_bytes="1MiB", n_persist=0, n_buffer=2, activation="swap", 
 
 
 def test_a_plan_by_hand_in_yaml_as_text_and_as_a_file(wide, long_data, tmp_path):
-    straight = run(tmp_path, "straight", wide, long_data)
+    straight = run(tmp_path, "straight", wide, long_data, plan=RESIDENT)
     yaml = run(tmp_path, "yaml", wide, long_data, plan=STREAMED)
     text = run(tmp_path, "text", wide, long_data, "--plan", json.dumps(STREAMED))
     file = run(tmp_path, "file", wide, long_data, "--plan", yaml / "plan.json")
@@ -94,8 +96,7 @@ def test_exactly_the_peak_is_enough_and_one_byte_less_is_refused(model, long_dat
 
 
 def test_without_a_plan_every_limit_that_some_plan_meets_is_met(wide, long_data, tmp_path):
-    resident = {"n_persist": 1, "activation": "keep", "place": {"n_resident": 1, "embedding": "resident", "head": "resident"}}
-    straight = run(tmp_path, "straight", wide, long_data, plan=resident)
+    straight = run(tmp_path, "straight", wide, long_data, plan=RESIDENT)
     whole = planned(straight)
     for share in (0.75, 0.5):
         output = run(tmp_path, f"share{share}", wide, long_data, chunk_bytes="64KiB", device_memory_limit=int(whole * share))
