@@ -72,8 +72,10 @@ def test_a_plan_by_hand_in_yaml_as_text_and_as_a_file(wide, long_data, tmp_path)
     for output in (yaml, text, file):
         assert_same_bits(output, straight)
         assert_kept_to_plan(output)
-        assert {key: value for key, value in plan_of(output).items() if key not in ("memory", "prediction")} == {
-            key: value for key, value in plan_of(yaml).items() if key not in ("memory", "prediction")}
+        for key in ("chunk_bytes", "n_persist", "n_buffer", "activation", "place"):
+            assert plan_of(output)[key] == plan_of(yaml)[key], key
+    assert {key: value for key, value in plan_of(file).items() if key not in ("memory", "prediction")} == {
+        key: value for key, value in plan_of(yaml).items() if key not in ("memory", "prediction")}
     assert planned(yaml) < planned(straight) / 2
     plan = plan_of(yaml)
     assert plan["n_persist"] == 0 and plan["n_buffer"] == 2 and set(plan["place"]) == {"cpu"}
