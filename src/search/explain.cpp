@@ -26,6 +26,13 @@ std::string reason(const Trial& lost, const Trial& won) {
     if (lost.busy[lane] - won.busy[lane] > lost.busy[grown] - won.busy[grown]) grown = lane;
   }
   const double slower = lost.seconds - won.seconds;
+  constexpr double kAsFast = 5e-4;  // relative
+  if (slower < kAsFast * won.seconds) {
+    return slower > -kAsFast * won.seconds
+               ? "as fast, but updates more on the host or was found later"
+               : fmt::format("{:.1f} % faster, which does not make up for more updates on the host",
+                             -100 * slower / won.seconds);
+  }
   const std::string how = fmt::format("{:.1f} % slower", 100 * slower / won.seconds);
   const auto name = [](std::size_t lane) { return lane_name(static_cast<Lane>(lane)); };
   const double more = lost.busy[grown] - won.busy[grown];
