@@ -121,9 +121,10 @@ class TokenFileWriter:
         self._pending = 0
         self._aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
         remove_stale(self.path)
+        self._file = None
         with self._naming_the_file():
-            self._file = _create_locked(self._aside)
-            try:
+            try:  # a signal may end this anywhere, also when the file is there and nobody holds it yet
+                self._file = _create_locked(self._aside)
                 self._masks = tempfile.TemporaryFile(dir=self.path.parent)
                 self._align(_HEADER.size)
             except BaseException:

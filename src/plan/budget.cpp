@@ -15,8 +15,14 @@ Bytes host_need(const MemoryNeed& need, const MemoryLimits& limits) {
   return limits.process + need.pinned + need.pageable + (limits.device_is_host ? need.device : 0);
 }
 
+Bytes device_need(const MemoryNeed& need, const MemoryLimits& limits) {
+  if (limits.pinned_of_a_table_byte == 0) return need.device;
+  return need.device + ceil_div(need.pinned, limits.pinned_of_a_table_byte);
+}
+
 Shortfall shortfall(const MemoryNeed& need, const MemoryLimits& limits) {
-  return {std::max<Bytes>(0, need.device - limits.device), std::max<Bytes>(0, host_need(need, limits) - limits.host)};
+  return {std::max<Bytes>(0, device_need(need, limits) - limits.device),
+          std::max<Bytes>(0, host_need(need, limits) - limits.host)};
 }
 
 std::string describe(const Shortfall& missing, const MemoryNeed& need, const MemoryLimits& limits) {

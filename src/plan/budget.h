@@ -20,7 +20,12 @@ struct MemoryLimits {
   Bytes host = 0;        // of all host memory
   Bytes process = 0;     // the process's share of it
   bool device_is_host = false;
+  // CUDA: the driver keeps tables of pinned memory on the device, one byte for so many (kPinnedOfATableByte); 0: none.
+  Bytes pinned_of_a_table_byte = 0;
 };
+
+// 8 bytes a page of 4 KiB (18b.log in bench/results/offload_h200: 70 MiB for 33.8 GiB).
+inline constexpr Bytes kPinnedOfATableByte = 512;
 
 struct MemoryNeed {
   Bytes device = 0, pinned = 0, pageable = 0;
@@ -28,7 +33,8 @@ struct MemoryNeed {
   explicit MemoryNeed(const Layout&);
 };
 
-Bytes host_need(const MemoryNeed&, const MemoryLimits&);  // the process's share included
+Bytes host_need(const MemoryNeed&, const MemoryLimits&);    // the process's share included
+Bytes device_need(const MemoryNeed&, const MemoryLimits&);  // the arena and the driver's tables
 // Bytes that are missing; 0 where it fits.
 struct Shortfall {
   Bytes device = 0, host = 0;

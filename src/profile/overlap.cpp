@@ -112,9 +112,20 @@ std::array<std::array<double, kLanes>, kLanes> slowdowns(const Device& device, c
                                                          const OverlapPace& pace) {
   auto result = Rates::no_slowdown();
   std::vector<double> solo;
-  for (const LaneLoad& load : loads) solo.push_back(alone(device, load, pace));
+  for (const LaneLoad& load : loads) solo.push_back(load.own_thread ? alone(device, load, pace) : 0);
+  bool warm = false;
+  // What heats the device is timed alone right before each of its pairs: under the clocks that it has there.
+  const auto renew = [&](std::size_t i) {
+    if (loads[i].own_thread) return;
+    OverlapPace own = pace;
+    if (!warm) own.settle += pace.warm;
+    warm = true;
+    solo[i] = alone(device, loads[i], own);
+  };
   for (std::size_t a = 0; a < loads.size(); ++a) {
     for (std::size_t b = a + 1; b < loads.size(); ++b) {
+      renew(a);
+      renew(b);
       const bool swap = !loads[b].own_thread;
       const auto both = together(device, loads[swap ? b : a], loads[swap ? a : b], pace);
       const auto [of_a, of_b] = swap ? std::pair(both.second, both.first) : both;

@@ -17,6 +17,7 @@ struct LaneLoad {
 struct OverlapPace {
   double settle = 0;  // seconds of work before the window
   double window = 0;  // seconds that are looked at, or as long as one piece of each lane takes
+  double warm = 0;    // more of `settle` before the first window of a load without a thread: clocks follow power slowly
 };
 
 // By pair of loads: seconds of a piece of the first while the second works / alone; at least 1. Each pair runs once.

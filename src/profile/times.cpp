@@ -34,10 +34,10 @@ using profile::UpdateTimes;
 struct Pace {
   CallPace calls;
   OverlapPace overlap;
-  double copies = 0;       // each way
-  double updates = 0;      // each side
-  Bytes copy_bytes = 0;    // the larger copy, one each way
-  Bytes update_bytes = 0;  // state of each side, at most
+  double copies = 0;                              // each way
+  double updates = 0;                             // each side
+  Bytes copy_bytes = 0;                           // the larger copy, one each way
+  Bytes update_bytes = 0, host_update_bytes = 0;  // state of each side, at most
 };
 
 // 37 s of 40; what is left is for making blocks and for one call more of each kind than planned.
@@ -46,17 +46,18 @@ Pace gpu_pace(double seconds) {
   Pace pace;
   pace.calls = {.duty_cycles = true,
                 .warm = 5 * s,
-                .settle = 3 * s,
+                .settle = 2 * s,
                 .cool = 1 * s,
                 .steady = 8 * s,
                 .rested = 8 * s,
                 .heat = 0.05 * s,
                 .rounds = 100};
-  pace.overlap = {.settle = 0.2 * s, .window = 0.4 * s};
+  pace.overlap = {.settle = 0.2 * s, .window = 0.4 * s, .warm = 2 * s};
   pace.copies = 0.4 * s;
   pace.updates = 1.0 * s;
   pace.copy_bytes = 64 * kMiB;
-  pace.update_bytes = 256 * 1'000'000;
+  pace.update_bytes = 1024 * 1'000'000;
+  pace.host_update_bytes = 2048LL * 1'000'000;
   return pace;
 }
 
@@ -70,6 +71,7 @@ Pace cpu_pace() {
   pace.updates = 2e-3;
   pace.copy_bytes = 2 * kMiB;
   pace.update_bytes = 32 * kMiB;
+  pace.host_update_bytes = 32 * kMiB;
   return pace;
 }
 
@@ -193,7 +195,7 @@ class Measurement {
     std::optional<HostMapping> host_state;
     std::optional<UpdateSide> on_host;
     if (host_kernels_ != nullptr) {
-      const Bytes most = std::min(beyond_caches(pace_.update_bytes), host_memory_limit() / kHostShare);
+      const Bytes most = std::min(beyond_caches(pace_.host_update_bytes), host_memory_limit() / kHostShare);
       on_host.emplace(model_.spec, model_.shape, most, *host_kernels_, [&](Bytes bytes) {
         host_state.emplace(bytes);
         host_state->touch();
@@ -224,10 +226,11 @@ class Measurement {
     OverlapPace pace = pace_.overlap;
     if (device_.kind() == DeviceKind::kCpu) return pace;
     const double left = options_.seconds - std::chrono::duration<double>(Clock::now() - begin_).count();
-    const auto windows = static_cast<double>(loads * (loads + 1) / 2);
-    const double share = std::clamp(left / (windows * (pace.settle + pace.window)), 0.1, 1.0);
+    const auto windows = static_cast<double>(loads * (loads + 1) / 2 + loads - 2);
+    const double share = std::clamp(left / (pace.warm + windows * (pace.settle + pace.window)), 0.1, 1.0);
     pace.settle *= share;
     pace.window *= share;
+    pace.warm *= share;
     return pace;
   }
 

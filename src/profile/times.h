@@ -25,7 +25,7 @@ struct TimingOptions {
 // meanwhile. No generator of LibTorch's is touched. between_steps stays 0.
 //
 // Memory is plain and given back: of the device one block's calls and, within what is left of `device_budget`, a second
-// block and room for copies and updates; of the host 400 MB at most, 128 MiB
+// block and room for copies and updates; of the host 2.2 GB at most, 128 MiB
 // of it pinned.
 //
 // `host_kernels` null: no CPU update is measured and the figures of the device's own take its place.

@@ -135,6 +135,7 @@ Profile measure_again(const MeasuredModel& measured, const ModelSource& model, c
                          measured.tables->bytes());
   } catch (const std::exception& error) {
     if (!ran_out_of_memory(error)) throw;
+    release_plain_memory(measured.device->kind());
     const BatchShape& batch = shape.train_shapes.front();
     fail(ExitCode::kDoesNotFit,
          "does not fit: one block of a micro-batch of {} rows of {} tokens ran out of memory when it was tried: a "

@@ -94,6 +94,7 @@ MemoryLimits memory_limits(const TrainConfig& config, const MeasuredModel& measu
   MemoryLimits limits;
   const Device& device = *measured.device;
   limits.device_is_host = device.kind() == DeviceKind::kCpu;
+  limits.pinned_of_a_table_byte = limits.device_is_host ? 0 : kPinnedOfATableByte;
   limits.outside = measured.outside_bytes;
   limits.device_cap = config.device_memory_limit.bytes;
   limits.device = device.capacity() - (limits.device_is_host ? 0 : kReserve);
@@ -170,7 +171,7 @@ Revision revise_plan(const TrainConfig& config, const ModelSource& model, const 
   space.state_tier = run.plan.state_tier;
   MemoryLimits limits = run.limits;
   const MemoryNeed need(run.layout);
-  limits.device = need.device;
+  limits.device = device_need(need, limits);
   limits.host = host_need(need, limits);
 
   RunPlan& next = revision.next;

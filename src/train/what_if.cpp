@@ -53,6 +53,7 @@ MemoryLimits limits_of(const TrainConfig& config, const WhatIfOptions& options, 
                        Bytes host) {
   MemoryLimits limits;
   limits.outside = outside;
+  limits.pinned_of_a_table_byte = kPinnedOfATableByte;
   limits.device = options.device_memory.value_or(device) - outside - kReserve;
   if (config.device_memory_limit.bytes > 0) {
     limits.device_cap = config.device_memory_limit.bytes;
@@ -118,6 +119,7 @@ Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOption
     machine.limits = limits_of(config, options, 0, 0, 0);
   }
   machine.limits.device_is_host = machine.kind == DeviceKind::kCpu;
+  if (machine.limits.device_is_host) machine.limits.pinned_of_a_table_byte = 0;
   machine.profile = [profile, &model, file = options.profile](const RunShape& run) {
     if (!covers(*profile, model.spec, run)) {
       const BatchShape& batch = run.train_shapes.front();

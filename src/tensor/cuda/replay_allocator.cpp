@@ -27,6 +27,15 @@ Cache& cache() {
   return *cache;
 }
 
+// With the hooks' mutex held. cudaFree waits for the device.
+void free_unused(Cache& c) {
+  for (const auto& [bytes, memory] : c.unused) {
+    cudaFree(memory);
+    c.sizes.erase(memory);
+  }
+  c.unused.clear();
+}
+
 void* cuda_allocate(Bytes bytes) {
   const Bytes wanted = round_up(bytes, kAlignment);
   Cache& c = cache();
@@ -37,7 +46,12 @@ void* cuda_allocate(Bytes bytes) {
     return memory;
   }
   void* memory = nullptr;
-  const cudaError_t error = cudaMalloc(&memory, static_cast<std::size_t>(wanted));
+  cudaError_t error = cudaMalloc(&memory, static_cast<std::size_t>(wanted));
+  if (error == cudaErrorMemoryAllocation && !c.unused.empty()) {
+    cudaGetLastError();  // clears it
+    free_unused(c);
+    error = cudaMalloc(&memory, static_cast<std::size_t>(wanted));
+  }
   if (error != cudaSuccess) {
     cudaGetLastError();  // clears it
     fail(ExitCode::kDoesNotFit, "the device has no {} left for LibTorch ({})", format_bytes(wanted),
@@ -120,12 +134,7 @@ void drop_cuda_workspaces() { at::cuda::clearCublasWorkspaces(); }
 
 void drop_cuda_cache() {
   const std::lock_guard lock(hooks::shared().mutex);
-  Cache& c = cache();
-  for (const auto& [bytes, memory] : c.unused) {
-    cudaFree(memory);
-    c.sizes.erase(memory);
-  }
-  c.unused.clear();
+  free_unused(cache());
 }
 
 }  // namespace protrain
