@@ -1,28 +1,13 @@
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-
-#include "base/error.h"
+#include "cli/become_python.h"
 #include "cli/commands.h"
-#include "train/python.h"
 
 namespace protrain::cli {
 
-// Becomes the Python part, as prepare_command does.
 int report_command(const ReportArguments& arguments) {
-  if (const std::string fault = python_fault(); !fault.empty()) fail(ExitCode::kConfig, "{}", fault);
-  std::vector<std::string> command = {python_executable(), "-m", "protrain.report"};
-  if (!arguments.output.empty()) command.push_back("--output=" + arguments.output);
-  command.insert(command.end(), {"--", arguments.run});
-  std::vector<char*> argv;
-  for (std::string& word : command) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  setenv("PYTHONPATH", python_modules().c_str(), 1);
-  execvp(argv[0], argv.data());
-  fail(ExitCode::kConfig, "cannot run {}: {}; PROTRAIN_PYTHON names the Python to use", command[0],
-       std::strerror(errno));
+  std::vector<std::string> words;
+  if (!arguments.output.empty()) words.push_back("--output=" + arguments.output);
+  words.insert(words.end(), {"--", arguments.run});
+  become_python("protrain.report", words);
 }
 
 }  // namespace protrain::cli

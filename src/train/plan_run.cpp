@@ -1,6 +1,6 @@
 #include "train/plan_run.h"
 
-#include <exception>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -9,10 +9,6 @@
 
 namespace protrain {
 namespace {
-
-// Larger micro-batches stop paying at some size, and do not begin to pay again.
-constexpr int kNoBetterInARow = 2;
-constexpr double kBetter = 0.005;
 
 class Planner {
  public:
@@ -29,34 +25,24 @@ class Planner {
   }
 
   RunPlan plan_with_micro_batch() {
-    const std::int64_t rows_of_update = config_.train_batch_size;
-    std::optional<RunPlan> best;
-    std::int64_t best_rows = 0;
-    int no_better = 0;
-    for (std::int64_t rows = 1; rows <= rows_of_update && no_better < kNoBetterInARow; ++rows) {
-      if (rows_of_update % rows != 0) continue;
+    std::map<std::int64_t, RunPlan> plans;
+    const std::int64_t best = fastest_micro_batch(config_.train_batch_size, [&](std::int64_t rows) {
+      std::optional<double> seconds;
       try {
         take(rows);
-        RunPlan run = plan();
-        log::info("micro-batch of {} rows: {:.4g} s a step predicted", rows, run.found.prediction.step_seconds);
-        const bool better =
-            !best || run.found.prediction.step_seconds < (1 - kBetter) * best->found.prediction.step_seconds;
-        no_better = better ? 0 : no_better + 1;
-        if (better) {
-          best = std::move(run);
-          best_rows = rows;
-        }
+        seconds = plans.emplace(rows, plan()).first->second.found.prediction.step_seconds;
+        log::info("micro-batch of {} rows: {:.4g} s a step predicted", rows, *seconds);
       } catch (const Error& error) {
-        if (!best || error.code() != ExitCode::kDoesNotFit) throw;
+        if (plans.empty() || error.code() != ExitCode::kDoesNotFit) throw;
         log::info("micro-batch of {} rows: does not fit", rows);
-        break;
       }
-    }
+      return seconds;
+    });
     // Blocks and data as the best one needs them.
-    take(best_rows);
-    measured_.rates = best->rates;
+    take(best);
+    measured_.rates = plans.at(best).rates;
     settle(measured_);
-    return std::move(*best);
+    return std::move(plans.at(best));
   }
 
  private:

@@ -34,6 +34,7 @@ struct Question {
   }
 };
 
+// The data may have fewer rows than the micro-batch that is asked for, so this is by their shares.
 RunShape with_rows(RunShape shape, std::int64_t rows, std::int64_t of) {
   shape.accumulation *= of / rows;
   for (BatchShape& batch : shape.train_shapes) {
@@ -88,6 +89,29 @@ SearchResult search_plan(const ModelSpec& spec, const RunShape& shape, const Pro
   space.order = Order::kLayer;
   SearchResult other = search(spec, shape, profile, rates, limits, space, options);
   return other.missing.fits() ? std::move(other) : std::move(found);
+}
+
+std::int64_t fastest_micro_batch(std::int64_t rows_of_update,
+                                 const std::function<std::optional<double>(std::int64_t)>& seconds) {
+  // Larger micro-batches stop paying at some size, and do not begin to pay again.
+  constexpr int kNoBetterInARow = 2;
+  constexpr double kBetter = 0.005;
+  std::int64_t best = 1;
+  std::optional<double> least = seconds(1);
+  int no_better = 0;
+  for (std::int64_t rows = 2; least && rows <= rows_of_update && no_better < kNoBetterInARow; ++rows) {
+    if (rows_of_update % rows != 0) continue;
+    const std::optional<double> time = seconds(rows);
+    if (!time) break;  // more rows take more
+    if (*time < (1 - kBetter) * *least) {
+      best = rows;
+      least = time;
+      no_better = 0;
+    } else {
+      ++no_better;
+    }
+  }
+  return best;
 }
 
 MemoryLimits memory_limits(const TrainConfig& config, const MeasuredModel& measured) {

@@ -1,5 +1,6 @@
 // Decides everything about a run before it allocates anything: plan, chunks, layout.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +45,12 @@ Revision revise_plan(const TrainConfig&, const ModelSource&, const RunPlan&, con
 // search among measured times does not give the same answer every day.
 SearchResult search_plan(const ModelSpec&, const RunShape&, const Profile&, const Rates&, const MemoryLimits&,
                          SearchSpace, const TrainConfig&, DeviceKind);
+
+// per_device_train_batch_size: auto. The fastest of the divisors of an update's rows, smallest first, until larger ones
+// do not fit or are no faster. `seconds`: of a step with so many rows a micro-batch; none where it does not fit (of the
+// smallest too: then that is the answer).
+std::int64_t fastest_micro_batch(std::int64_t rows_of_update,
+                                 const std::function<std::optional<double>(std::int64_t)>& seconds);
 
 // What the device holds beside the arena now that all arenas are there (the driver's tables of pinned memory are part
 // of it); 0 on the CPU. Error(kDoesNotFit) when the user's limit is passed by it.

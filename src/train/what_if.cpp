@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -17,9 +18,6 @@ namespace {
 // What a run's process takes of host memory beside its arenas (446-486 MiB in runs on CUDA), and what it leaves free of
 // the device (as memory_limits()).
 constexpr Bytes kProcessBytes = 512 * kMiB, kReserve = 64 * kMiB;
-// As plan_run() tries micro-batches.
-constexpr int kNoBetterInARow = 2;
-constexpr double kBetter = 0.005;
 
 // Where bytes and times come from, and what there is of memory.
 struct Machine {
@@ -212,19 +210,13 @@ class Asker {
   // The fastest of all micro-batches that make up the update.
   Answer ask_any_micro_batch(const RunShape& shape) const {
     const std::int64_t samples = shape.train_shapes.front().rows * shape.accumulation;
-    std::optional<Answer> best;
-    int no_better = 0;
-    for (std::int64_t rows = 1; rows <= samples && no_better < kNoBetterInARow; ++rows) {
-      if (samples % rows != 0) continue;
-      Answer answer = ask(with_micro_batch(shape, rows));
-      const bool fits = answer.found.missing.fits();
-      const bool better =
-          !best || (fits && answer.found.prediction.step_seconds < (1 - kBetter) * best->found.prediction.step_seconds);
-      no_better = better ? 0 : no_better + 1;
-      if (better) best = std::move(answer);
-      if (!fits) break;  // more rows take more
-    }
-    return std::move(*best);
+    std::map<std::int64_t, Answer> answers;
+    const std::int64_t best = fastest_micro_batch(samples, [&](std::int64_t rows) -> std::optional<double> {
+      const SearchResult& found = answers.emplace(rows, ask(with_micro_batch(shape, rows))).first->second.found;
+      if (!found.missing.fits()) return std::nullopt;
+      return found.prediction.step_seconds;
+    });
+    return std::move(answers.at(best));
   }
 
   // What would have fitted, in the order in which a user would rather give up something.
