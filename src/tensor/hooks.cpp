@@ -82,12 +82,10 @@ bool release(void* memory) {
   Shared& s = shared();
   const std::lock_guard lock(s.mutex);
   if (s.scratch != nullptr && s.scratch->release(memory)) return true;
-  bool ours = false;
-  if (s.active != nullptr && s.active->release(memory)) {
-    ours = true;
-    s.released.notify_all();
-  }
-  if (s.owned.erase(memory) == 0) return ours;
+  const Released released = s.active == nullptr ? Released::kNotOurs : s.active->release(memory);
+  if (released != Released::kNotOurs) s.released.notify_all();
+  if (released == Released::kInPlace) return true;
+  if (s.owned.erase(memory) == 0) return released != Released::kNotOurs;
   s.plain.release(memory);
   return true;
 }

@@ -29,12 +29,19 @@ struct Served {
   Deleter deleter = nullptr;
 };
 
+// What a session says of memory that is let go.
+enum class Released : std::uint8_t {
+  kNotOurs,
+  kInPlace,  // a transient inside the caller's workspace: whose first byte may be that of a plain piece that goes on
+  kPlain,    // a transient of plain memory, which is now free
+};
+
 // What a scope does with the requests of its call. Called with the mutex held.
 class Session {
  public:
   virtual ~Session() = default;
   virtual Served allocate(const Request&) = 0;
-  virtual bool release(void*) = 0;         // whether the session gave it out, as a transient
+  virtual Released release(void*) = 0;
   virtual std::int64_t alive() const = 0;  // transients given out and not released
 };
 

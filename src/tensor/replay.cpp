@@ -37,12 +37,12 @@ struct RecordScope::State final : hooks::Session {
     made.push_back({.bytes = request.bytes, .born = clock++, .worker = request.worker});
     return {memory, &hooks::deleter};
   }
-  bool release(void* memory) override {
+  hooks::Released release(void* memory) override {
     const auto found = live.find(memory);
-    if (found == live.end()) return false;
+    if (found == live.end()) return hooks::Released::kNotOurs;
     made[found->second].died = clock++;
     live.erase(found);
-    return true;
+    return hooks::Released::kPlain;
   }
   std::int64_t alive() const override { return static_cast<std::int64_t>(live.size()); }
 
@@ -109,12 +109,12 @@ struct ReplayScope::State final : hooks::Session {
     return {memory, &hooks::deleter};
   }
 
-  bool release(void* memory) override {
+  hooks::Released release(void* memory) override {
     const auto found = live.find(memory);
-    if (found == live.end()) return false;
+    if (found == live.end()) return hooks::Released::kNotOurs;
     alive_flags[found->second] = false;
     live.erase(found);
-    return true;
+    return hooks::Released::kInPlace;
   }
   std::int64_t alive() const override { return static_cast<std::int64_t>(live.size()); }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "tensor/call_trace.h"
+#include "tensor/hooks.h"
 
 namespace protrain {
 namespace {
@@ -69,6 +70,26 @@ TEST_F(Replay, ServesPlannedAddressesAndNothingElse) {
   EXPECT_EQ(allocator_counts().mismatches, 0);
   EXPECT_EQ(allocator_counts().replayed, 5);
   EXPECT_EQ(allocator_counts().plain, 0);
+}
+
+// A workspace may be LibTorch's own memory: its first transient then has the address of a piece that is not let go.
+TEST_F(Replay, ATransientAtTheStartOfPlainMemoryDoesNotFreeIt) {
+  const auto trace = record();
+  hooks::Shared& shared = hooks::shared();
+  const auto locked = [&](auto action) {
+    const std::lock_guard lock(shared.mutex);
+    return action();
+  };
+  void* const plain = locked([] { return hooks::new_plain(8 * kKiB); });
+  const auto owned = [&] { return locked([&] { return shared.owned.contains(plain); }); };
+  places_.workspace = static_cast<std::byte*>(plain);
+  at::Tensor kept;
+  ReplayScope scope(*trace, places_);
+  call(kept);
+  scope.finish();
+  EXPECT_TRUE(owned());
+  EXPECT_TRUE(hooks::release(plain));
+  EXPECT_FALSE(owned());
 }
 
 TEST_F(Replay, AnotherSizeOfATransientIsCountedAndServedElsewhere) {
