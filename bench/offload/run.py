@@ -6,7 +6,7 @@ plan (knobs, or nothing: the automatic one), limits, steps. Each runs as `protra
 metrics.jsonl (no export: disks are small), and leaves OUT/CASE.{log,jsonl,plan.json,trace.json.gz} and a row in OUT/summary.json:
 median tokens/s of steps 3 and on, peaks, exposed time of the compute lane by what it waits for (exposed.py).
 """
-import gzip, json, os, pathlib, signal, statistics, subprocess, sys, time
+import gzip, json, os, pathlib, signal, statistics, subprocess, sys, threading, time
 
 here = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
@@ -42,6 +42,13 @@ def rows_of(metrics):
     return [row for row in rows if row.get("kind") == "train"]
 
 
+def copy_lines(source, log, began):
+    """Each line with the seconds since the program was started."""
+    for line in source:
+        log.write(f"{time.time() - began:7.2f} {line}")
+        log.flush()
+
+
 def run(name, case, tokens, out, work):
     folder = work / name
     trace_step = case.get("trace", case["steps"])
@@ -61,7 +68,9 @@ def run(name, case, tokens, out, work):
     with open(out / f"{name}.log", "w") as log:
         log.write("# " + " ".join(command) + "\n")
         log.flush()
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        reader = threading.Thread(target=copy_lines, args=(process.stdout, log, began))
+        reader.start()
         peak, memory, first = 0, None, None
         while process.poll() is None and time.time() - began < case.get("seconds", 240):
             time.sleep(0.5)
@@ -78,6 +87,7 @@ def run(name, case, tokens, out, work):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        reader.join()
     rows = rows_of(folder / "metrics.jsonl")
     summary = {"case": name, "steps": len(rows), "seconds_to_first_step": first, "host_peak_resident": peak, "gpu": memory, "code": process.returncode}
     steady = [row["tokens_per_second"] for row in rows if row["step"] >= 3]
@@ -94,7 +104,7 @@ def run(name, case, tokens, out, work):
         if prediction := plan.get("prediction"):
             summary["prediction"] = prediction
             summary["prediction_error"] = summary["step_seconds"] / prediction["step_seconds"] - 1
-    for trace in folder.glob("trace*.json"):
+    for trace in folder.glob("trace-step-*.json"):
         text = trace.read_bytes()
         summary["exposed"] = exposed.exposed(json.loads(text))
         (out / f"{name}.trace.json.gz").write_bytes(gzip.compress(text))
