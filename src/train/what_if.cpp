@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "search/roofline.h"
+#include "train/nearest_change.h"
 #include "train/plan_knobs.h"
 #include "train/planned_shape.h"
 #include "train/profile_cache.h"
@@ -26,6 +27,7 @@ struct Machine {
   MemoryLimits limits;
   // Error(kConfig) for shapes that it does not know.
   std::function<StoredProfile(const RunShape&)> profile;
+  std::function<Profile(const RunShape&)> memory;  // the profile's, and nothing is timed for it
 };
 
 // A run's data as far as memory and time see it.
@@ -128,6 +130,7 @@ Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOption
     }
     return *profile;
   };
+  machine.memory = [profile_of = machine.profile](const RunShape& run) { return profile_of(run).memory; };
   return machine;
 }
 
@@ -139,6 +142,7 @@ Machine from_hardware(Files& files, const TrainConfig& config, const WhatIfOptio
   machine.profile = [hardware, &model](const RunShape& run) {
     return estimate_profile(model.architecture, model.spec, run, hardware);
   };
+  machine.memory = [profile_of = machine.profile](const RunShape& run) { return profile_of(run).memory; };
   return machine;
 }
 
@@ -166,6 +170,7 @@ Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOpt
     set_links(profile.rates, options);
     return profile;
   };
+  machine.memory = [measured, &model](const RunShape& shape) { return measure_again(*measured, model, shape); };
   machine.profile(run);
   settle(*measured);
   machine.kind = measured->device->kind();
@@ -198,14 +203,16 @@ class Asker {
  public:
   Asker(const TrainConfig& config, const ModelSource& model, const Machine& machine, const PlanKnobs& knobs,
         DType compute)
-      : config_(config),
-        model_(model),
-        machine_(machine),
-        knobs_(knobs),
-        compute_(compute),
-        space_(knobs.space(model.spec, compute)) {}
+      : config_(config), model_(model), machine_(machine), knobs_(knobs), space_(knobs.space(model.spec, compute)) {}
 
-  Answer ask(const RunShape& shape) const { return ask(shape, machine_.limits, space_); }
+  Answer ask(const RunShape& shape) const {
+    Answer answer;
+    answer.shape = shape;
+    answer.profile = machine_.profile(shape);
+    answer.found = search_plan(model_.spec, shape, answer.profile.memory, answer.profile.rates, machine_.limits, space_,
+                               config_, machine_.kind);
+    return answer;
+  }
 
   // The fastest of all micro-batches that make up the update.
   Answer ask_any_micro_batch(const RunShape& shape) const {
@@ -219,66 +226,29 @@ class Asker {
     return std::move(answers.at(best));
   }
 
-  // What would have fitted, in the order in which a user would rather give up something.
   std::string nearest_change(const Answer& leanest) const {
-    if (knobs_.any() || config_.recompute != Switch::kAuto) {
-      SearchSpace free;
-      free.order = space_.order;
-      if (fits(leanest.shape, machine_.limits, free)) {
-        return fmt::format("without {} it would fit", config_.recompute == Switch::kAuto ? "plan" : "recompute");
-      }
-    }
-    const std::int64_t rows = leanest.shape.train_shapes.front().rows;
-    for (std::int64_t fewer = rows / 2; fewer >= 1; fewer /= 2) {
-      if (rows % fewer != 0) continue;
-      const RunShape shape = with_micro_batch(leanest.shape, fewer);
-      if (!fits(shape, machine_.limits, space_)) continue;
-      return fmt::format("per_device_train_batch_size: {} with gradient_accumulation_steps: {} would fit", fewer,
-                         shape.accumulation);
-    }
-    // With more of a tier the search finds another plan than the leanest, so both are asked for together.
-    MemoryLimits more = machine_.limits;
-    more.device += leanest.found.missing.device;
-    more.host += leanest.found.missing.host;
-    const std::string state =
-        fmt::format("weights, gradients and optimizer state take {}", format_bytes(state_bytes(model_.spec, compute_)));
-    if (!fits(leanest.shape, more, space_)) return state + ": a smaller model or a smaller cutoff_len is needed";
-    std::string text;
-    if (leanest.found.missing.device > 0) {
-      const bool capped = more.device_cap > 0 && machine_.limits.device == more.device_cap - more.outside;
-      const Bytes bytes = capped ? more.device + more.outside : more.device + more.outside + kReserve;
-      text = fmt::format("{} {}", capped ? "device_memory_limit:" : "--device-memory", bytes);
-    }
-    if (leanest.found.missing.host > 0) {
-      const bool capped = config_.host_memory_limit.bytes == machine_.limits.host;
-      text += fmt::format("{}{} {}", text.empty() ? "" : " with ", capped ? "host_memory_limit:" : "--host-memory",
-                          more.host);
-    }
-    return text + " would fit (" + state + ")";
+    const auto fits = [&](const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) {
+      const Profile memory = machine_.memory(shape);
+      const Rates rates = with_calls_of(leanest.profile.rates, memory);
+      return search_plan(model_.spec, shape, memory, rates, limits, space, config_, machine_.kind).missing.fits();
+    };
+    return protrain::nearest_change({.config = config_,
+                                     .knobs = knobs_,
+                                     .spec = model_.spec,
+                                     .shape = leanest.shape,
+                                     .limits = machine_.limits,
+                                     .space = space_,
+                                     .missing = leanest.found.missing,
+                                     .room = {},
+                                     .device_reserve = kReserve,
+                                     .fits = fits});
   }
 
  private:
-  Answer ask(const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) const {
-    Answer answer;
-    answer.shape = shape;
-    answer.profile = machine_.profile(shape);
-    answer.found = search_plan(model_.spec, shape, answer.profile.memory, answer.profile.rates, limits, space, config_,
-                               machine_.kind);
-    return answer;
-  }
-  bool fits(const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) const {
-    try {
-      return ask(shape, limits, space).found.missing.fits();
-    } catch (const Error&) {
-      return false;
-    }
-  }
-
   const TrainConfig& config_;
   const ModelSource& model_;
   const Machine& machine_;
   const PlanKnobs& knobs_;
-  const DType compute_;
   const SearchSpace space_;
 };
 
