@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr Bytes kHashPieceBytes = 8 * kMiB;
-constexpr int kPrepareVersion = 2;  // raised when the same input would be prepared differently
+constexpr int kPrepareVersion = 3;  // raised when the same input would be prepared differently
 constexpr std::string_view kMessagePrefix = "protrain prepare: ";
 
 // A data file that is absent or cannot be read is a data fault, not one of model files.

@@ -72,6 +72,7 @@ class PrepareDataTest : public ::testing::Test {
     write(folder_ / "model" / "tokenizer.json", "{}");
     write(folder_ / "data.jsonl", "{}\n");
     good_ = test::ptk_file({{{1, 2, 3}, {true, true, true}}, {{4, 99}, {true, true}}}, kVocabulary, 2);
+    test::seal_ptk_body(&good_);
     write(folder_ / "good", good_);
     set_python("cp \"$FOLDER/good\" \"$output\"");
     setenv("FOLDER", folder_.c_str(), 1);
@@ -166,6 +167,8 @@ TEST_F(PrepareDataTest, ADamagedCachedFileIsMadeAnewWithAWordAboutIt) {
       {"header", [&] { write(cached, std::string(good_).replace(24, 1, "\xff")); }},
       {"magic", [&] { write(cached, std::string(good_).replace(0, 1, "x")); }},
       {"id beyond the vocabulary", [&] { write(cached, std::string(good_).replace(128, 1, "\xf0")); }},
+      {"another id of the vocabulary", [&] { write(cached, std::string(good_).replace(128, 1, "\x07")); }},
+      {"mask", [&] { write(cached, std::string(good_).replace(256, 1, "\x01")); }},
       {"no sample", [&] { write(cached, test::ptk_file({}, kVocabulary, 2)); }},
   };
   std::size_t made = 1;
