@@ -138,6 +138,34 @@ TEST_F(PrepareDataTest, RawDataIsPreparedOnceForAModelsVocabulary) {
   EXPECT_THAT(calls(), ElementsAre(HasSubstr("--vocabulary 100"), HasSubstr("--vocabulary 200")));
 }
 
+TEST_F(PrepareDataTest, TwoStarsAreAnyNumberOfFolders) {
+  const fs::path top = folder_ / "tree";
+  for (const char* name : {"a.jsonl", "x/b.jsonl", "x/y/c.jsonl", "x/y/d.txt", "odd[1]/e.jsonl", ".hidden/f.jsonl",
+                           "x/.g.jsonl", "b.jsonl/h.jsonl"}) {
+    fs::create_directories((top / name).parent_path());
+    write(top / name, "");
+  }
+  fs::create_directory_symlink("..", top / "x" / "up");  // would never end
+  const auto found = [&](const std::string& pattern) {
+    std::vector<std::string> names;
+    for (const fs::path& path : expand_patterns({(top / pattern).string()}, "train_file")) {
+      names.push_back(path.lexically_relative(top).string());
+    }
+    return names;
+  };
+  const auto all = ElementsAre("a.jsonl", "b.jsonl/h.jsonl", "odd[1]/e.jsonl", "x/b.jsonl", "x/y/c.jsonl");
+  EXPECT_THAT(found("**/*.jsonl"), all);
+  EXPECT_THAT(found("**/**/*.jsonl"), all);
+  EXPECT_THAT(found("x/**"), ElementsAre("x/b.jsonl", "x/y/c.jsonl", "x/y/d.txt"));
+  EXPECT_THAT(found("*/**/y/*.txt"), ElementsAre("x/y/d.txt"));
+  EXPECT_THAT(found("**/x/**/c.jsonl"), ElementsAre("x/y/c.jsonl"));
+  EXPECT_THROW(found("**/none*"), Error);
+  const fs::path before = fs::current_path();
+  fs::current_path(top);
+  EXPECT_THAT(expand_patterns({"**/c.jsonl", "x/**/*.txt"}, "train_file"), ElementsAre("x/y/c.jsonl", "x/y/d.txt"));
+  fs::current_path(before);
+}
+
 TEST_F(PrepareDataTest, AnEndTokenMustBeOfTheModelAndHasNoEffectOnPreparedSamples) {
   config_.given["end_token"] = "run.yaml:7";
   config_.end_token = spec_.vocabulary - 1;
