@@ -91,6 +91,22 @@ std::string profile_key(const TrainConfig& config, const ModelSource& model, con
   return key.hash();
 }
 
+namespace {
+
+constexpr std::string_view kCpuMachine = "CPU: ", kCudaMachine = "GPU: ";
+
+}  // namespace
+
+std::string machine_name(const Device& device) {
+  return fmt::format("{}{}", device.kind() == DeviceKind::kCpu ? kCpuMachine : kCudaMachine, device.name());
+}
+
+std::optional<DeviceKind> device_of(const StoredProfile& profile) {
+  if (profile.machine.starts_with(kCpuMachine)) return DeviceKind::kCpu;
+  if (profile.machine.starts_with(kCudaMachine)) return DeviceKind::kCuda;
+  return std::nullopt;
+}
+
 fs::path profile_folder() {
   if (const char* cache = std::getenv("PROTRAIN_CACHE"); cache && *cache) return fs::path(cache) / "profiles";
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) {
@@ -136,7 +152,7 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
                          ProfileCache cache, const std::function<void(const std::string&)>& progress) {
   StoredProfile profile;
   profile.key = profile_key(config, model, measured);
-  profile.machine = measured.device->name();
+  profile.machine = machine_name(*measured.device);
   profile.memory = measured.profile;
   const fs::path folder = profile_folder();
   if (cache != ProfileCache::kRenew) {

@@ -15,6 +15,11 @@ namespace protrain {
 // determinism; of the device, its driver, the processor and its cores; of LibTorch, and of how this program measures.
 std::string profile_key(const TrainConfig&, const ModelSource&, const MeasuredModel&);
 
+// StoredProfile::machine of what was measured on a device, and back: which kind it was. None for a name that does not
+// say so.
+std::string machine_name(const Device&);
+std::optional<DeviceKind> device_of(const StoredProfile&);
+
 // `profiles` in $PROTRAIN_CACHE, $XDG_CACHE_HOME/protrain or $HOME/.cache/protrain, the first that is set; empty when
 // none is.
 std::filesystem::path profile_folder();

@@ -97,15 +97,19 @@ bool covers(const StoredProfile& profile, const ModelSpec& spec, const RunShape&
   return true;
 }
 
-Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model) {
+std::shared_ptr<StoredProfile> read_profile(Files& files, const WhatIfOptions& options) {
   if (!files.exists(options.profile)) {
     fail(ExitCode::kConfig, "--profile: {} does not exist; protrain profile --output FILE makes one", options.profile);
   }
-  auto profile = std::make_shared<StoredProfile>(parse_profile(files.read_text(options.profile), options.profile));
+  return std::make_shared<StoredProfile>(parse_profile(files.read_text(options.profile), options.profile));
+}
+
+Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model,
+                     const std::shared_ptr<StoredProfile>& profile, DeviceKind kind) {
   set_links(profile->rates, options);
   Machine machine;
   machine.name = profile->machine.empty() ? options.profile : profile->machine;
-  machine.kind = config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+  machine.kind = kind;
   if (!options.hardware.empty()) {
     const Hardware hardware = hardware_of(files, options);
     machine.limits = limits_of(config, options, hardware.device_memory, hardware.outside, hardware.host_memory);
@@ -174,7 +178,7 @@ Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOpt
   machine.profile(run);
   settle(*measured);
   machine.kind = measured->device->kind();
-  machine.name = measured->device->name();
+  machine.name = machine_name(*measured->device);
   machine.limits = memory_limits(config, *measured);
   if (options.device_memory) {
     const Bytes there = *options.device_memory - (machine.kind == DeviceKind::kCpu ? 0 : kReserve);
@@ -271,20 +275,25 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
   const ModelSource& model = *answer.model;
   const PlanKnobs knobs(files, config);
   const bool here = options.hardware.empty() && options.profile.empty();
-  const DeviceKind kind = here                                                 ? device_kind(config)
-                          : !options.profile.empty() && config.device == "cpu" ? DeviceKind::kCpu
-                                                                               : DeviceKind::kCuda;
+  const auto profile = options.profile.empty() ? nullptr : read_profile(files, options);
+  DeviceKind kind = DeviceKind::kCuda;
+  if (here) kind = device_kind(config);
+  if (profile) kind = device_of(*profile).value_or(config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda);
   const DType compute = config.bf16 != Switch::kAuto       ? (config.bf16 == Switch::kTrue ? DType::kBf16 : DType::kF32)
                         : here || kind == DeviceKind::kCpu ? compute_dtype(config, kind)
                                                            : DType::kBf16;
   PlannedShape planned = planned_shape(files, config, model.spec, compute);
   answer.notes = std::move(planned.notes);
-  const Machine machine = here                       ? of_this_machine(files, config, options, model, planned.run)
-                          : !options.profile.empty() ? from_profile(files, config, options, model)
-                                                     : from_hardware(files, config, options, model);
+  const Machine machine = here      ? of_this_machine(files, config, options, model, planned.run)
+                          : profile ? from_profile(files, config, options, model, profile, kind)
+                                    : from_hardware(files, config, options, model);
   answer.machine = machine.name;
-  if (!here && options.profile.empty() && config.device == "cpu") {
-    answer.notes.emplace_back("device: cpu is left aside: the hardware is a GPU");
+  if (!here && config.device != "auto" && (config.device == "cpu") != (kind == DeviceKind::kCpu)) {
+    answer.notes.push_back(fmt::format("device: {} is left aside: the {} is {}", config.device,
+                                       profile ? "profile" : "hardware",
+                                       kind == DeviceKind::kCpu ? "a CPU's"
+                                       : profile                ? "a GPU's"
+                                                                : "a GPU"));
   }
   if (options.disk) {
     answer.notes.push_back(
