@@ -18,7 +18,7 @@ namespace protrain {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMeasuredVersion = 2;  // raised when the same calls would be measured or kept differently
+constexpr int kMeasuredVersion = 3;  // raised when the same calls would be measured or kept differently
 
 std::string first_line(const fs::path& path) {
   std::string line;
@@ -169,6 +169,7 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
       measured.kernels = make_run_kernels(measured.device->kind(), measured.compute_threads);
     }
     TimingOptions options;
+    if (cache != ProfileCache::kRenew) options.earlier = measured.rates;
     options.progress = progress;
     profile.rates =
         measure_rates(model.spec, measured.blocks, *measured.traces, measured.shape, profile.memory, *measured.device,

@@ -164,9 +164,7 @@ Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOpt
     own.per_device_train_batch_size = shape.train_shapes.front().rows;
     own.gradient_accumulation_steps = shape.accumulation;
     if (shape.train_shapes != measured->shape.train_shapes || shape.accumulation != measured->shape.accumulation) {
-      measured->shape = shape;
-      measured->profile = measure_again(*measured, model, shape);
-      measured->rates = {};
+      change_shape(*measured, model, shape);
     }
     StoredProfile profile = profile_of(files, own, model, *measured, ProfileCache::kUse,
                                        [](const std::string& line) { log::info("profile: {}", line); });
