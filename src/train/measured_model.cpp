@@ -59,12 +59,12 @@ void warm_up_kernels(const Device& device, UpdateKernels& kernels, Stream& strea
   stream.synchronize();
 }
 
+}  // namespace
+
 bool ran_out_of_memory(const std::exception& error) {
   const auto* const own = dynamic_cast<const Error*>(&error);
   return is_out_of_memory(error) || (own != nullptr && own->code() == ExitCode::kDoesNotFit);
 }
-
-}  // namespace
 
 bool cpu_multiplies_bf16() {
   unsigned a = 0, b = 0, c = 0, d = 0;

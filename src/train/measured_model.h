@@ -41,6 +41,8 @@ Profile measure_again(const MeasuredModel&, const ModelSource&, const RunShape&)
 // From here on with another micro-batch: its shape and memory, and of the rates what does not depend on it, if they are
 // there. Errors as measure_model().
 void change_shape(MeasuredModel&, const ModelSource&, RunShape);
+// Memory has run out, whoever says so.
+bool ran_out_of_memory(const std::exception&);
 
 DeviceKind device_kind(const TrainConfig&);
 // bf16: auto: on CUDA, and on CPUs that multiply bf16 in hardware.

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "profile/times.h"
+#include "tensor/replay.h"
 
 namespace protrain {
 namespace fs = std::filesystem;
@@ -71,6 +72,33 @@ Bytes timing_budget(const TrainConfig& config, const MeasuredModel& measured) {
   const Bytes free = measured.device->capacity();
   const Bytes limit = config.device_memory_limit.bytes;
   return limit > 0 ? std::clamp<Bytes>(limit - measured.outside_bytes, 0, free) : free;
+}
+
+// measure_rates() whose want of memory is said in the run's own terms.
+Rates timed_rates(const TrainConfig& config, const ModelSource& model, const MeasuredModel& measured,
+                  const Profile& memory, TimingOptions options,
+                  const std::function<void(const std::string&)>& progress) {
+  std::string doing = "preparing to time blocks";
+  options.progress = [&](const std::string& line) {
+    doing = line;
+    if (progress) progress(line);
+  };
+  try {
+    return measure_rates(model.spec, measured.blocks, *measured.traces, measured.shape, memory, *measured.device,
+                         *measured.kernels.device, measured.kernels.host.get(), timing_budget(config, measured),
+                         options);
+  } catch (const std::exception& error) {
+    if (!ran_out_of_memory(error)) throw;
+    release_plain_memory(measured.device->kind());
+    const BatchShape& batch = measured.shape.train_shapes.front();
+    const std::string_view reason = error.what();
+    fail(
+        ExitCode::kDoesNotFit,
+        "does not fit: memory ran out while the machine was measured ({}), at micro-batches of {} rows of {} tokens: a "
+        "smaller per_device_train_batch_size (with more gradient_accumulation_steps), a smaller cutoff_len, or memory "
+        "that other programs hold is needed ({})",
+        doing, batch.rows, batch.row_tokens, reason.substr(0, reason.find('\n')));
+  }
 }
 
 }  // namespace
@@ -170,10 +198,7 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
     }
     TimingOptions options;
     if (cache != ProfileCache::kRenew) options.earlier = measured.rates;
-    options.progress = progress;
-    profile.rates =
-        measure_rates(model.spec, measured.blocks, *measured.traces, measured.shape, profile.memory, *measured.device,
-                      *measured.kernels.device, measured.kernels.host.get(), timing_budget(config, measured), options);
+    profile.rates = timed_rates(config, model, measured, profile.memory, options, progress);
   }
   if (cache != ProfileCache::kUse || measured.device->kind() == DeviceKind::kCuda) keep_profile(files, folder, profile);
   return profile;

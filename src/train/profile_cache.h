@@ -37,7 +37,7 @@ enum class ProfileCache : std::uint8_t {
 
 // The whole profile of a model whose memory is measured: its rates from the model itself if they are there (kRenew
 // aside), from the cache, or measured now, but for what the model's rates have (kRenew aside). Makes the model's update
-// kernels where it has none.
+// kernels where it has none. Error(kDoesNotFit) saying what was being timed when memory ran out.
 StoredProfile profile_of(Files&, const TrainConfig&, const ModelSource&, MeasuredModel&, ProfileCache,
                          const std::function<void(const std::string&)>& progress = nullptr);
 
