@@ -34,6 +34,7 @@ class NumberedTokens : public TokenFile {
   std::int64_t vocabulary() const override { return tokens() + 1; }
   std::int64_t sample_start(std::int64_t sample) const override { return starts_[static_cast<std::size_t>(sample)]; }
   std::uint64_t fingerprint() const override { return 0; }
+  void check_digest() const override {}
   void read(std::int64_t first, std::int64_t count, std::int32_t* tokens, std::uint8_t* supervised) const override {
     ASSERT_TRUE(first >= 0 && count >= 0 && first + count <= this->tokens());
     if (tokens != nullptr) std::iota(tokens, tokens + count, static_cast<std::int32_t>(first + 1));

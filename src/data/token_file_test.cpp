@@ -19,6 +19,7 @@ using test::MemoryFiles;
 using test::ptk_file;
 using test::put;
 using test::Sample;
+using test::seal_ptk_body;
 using test::seal_ptk_header;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -82,6 +83,36 @@ TEST(TokenFile, ReadsWhatPythonWrites) {
   EXPECT_EQ(file->sample_start(2), 3);
   EXPECT_THAT(all_tokens(*file), ElementsAre(5, 6, 69999, 7, 8, 9, 10, 11, 12, 13));
   EXPECT_THAT(all_mask(*file), ElementsAre(0, 1, 1, 1, 0, 1, 0, 0, 0, 1));
+  EXPECT_NO_THROW(file->check_digest());
+}
+
+TEST(TokenFile, TheDigestSeesAnyChangedByteOfTheBody) {
+  std::string content = ptk_file(kSamples, 301, 2);
+  seal_ptk_body(&content);
+  EXPECT_NO_THROW(open_bytes(content)->check_digest());
+  const auto changed = [&](std::size_t at) {
+    std::string other = content;
+    other[at] = static_cast<char>(other[at] ^ 1);
+    return other;
+  };
+  const std::size_t tokens_at = 128;
+  EXPECT_EQ(fault(changed(tokens_at)), "");  // another valid id
+  for (std::size_t at = 104; at < content.size(); ++at) {
+    const std::string other = changed(at);
+    if (!fault(other).empty()) continue;  // sample bounds
+    try {
+      open_bytes(other)->check_digest();
+      ADD_FAILURE() << "byte " << at;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      EXPECT_THAT(error.what(), HasSubstr("d/x.bin"));
+    }
+  }
+}
+
+TEST(TokenFile, AFileWithoutADigestIsTakenAsItIs) {
+  EXPECT_NO_THROW(open_bytes(ptk_file(kSamples, 301, 2))->check_digest());
+  EXPECT_NO_THROW(open_bytes(llmc_file({1, 2}, false))->check_digest());
 }
 
 TEST(TokenFile, ReadsLlmcOfBothMagics) {

@@ -21,7 +21,7 @@ constexpr std::string_view kLlmqMagic = "BIN.TOK\n";
 constexpr std::uint32_t kLlmcMagic16 = 20240520;
 constexpr std::uint32_t kLlmcMagic32 = 20240801;
 constexpr std::uint32_t kLlmcEvalMagic = 20240522;
-constexpr Bytes kPtkHeaderBytes = 104;
+constexpr Bytes kPtkHeaderBytes = 104;  // the digest behind it aside
 constexpr Bytes kBinHeaderBytes = 1024;
 constexpr Bytes kSectionAlignment = 64;
 
@@ -40,6 +40,7 @@ enum PtkField : std::size_t {
   kJsonBytesAt = 80,
   kFileBytesAt = 88,
   kHashAt = 96,
+  kDigestAt = 104,
 };
 
 using Header = std::array<std::byte, kBinHeaderBytes>;
@@ -121,6 +122,8 @@ TokenLayout ptk_layout(const Header& header, Bytes file_bytes, const std::string
       section_at(header, kMaskSectionAt, layout.starts_at + starts_bytes, mask_bytes, file_bytes, "loss mask", name);
   const Bytes json_bytes = count_at(header, kJsonBytesAt, file_bytes, "bytes of JSON", name);
   section_at(header, kJsonSectionAt, layout.mask_at + mask_bytes, json_bytes, file_bytes, "JSON", name);
+  layout.body_at = kDigestAt + 8;  // no section starts before byte 128
+  layout.digest = value_at<std::uint64_t>(header, kDigestAt);
   return layout;
 }
 

@@ -20,8 +20,10 @@ struct TokenLayout {
   std::int64_t longest_sample = -1;  // as the header claims; -1: it does not
   Bytes token_bytes = 0;             // 2 or 4, little endian
   Bytes tokens_at = 0;
-  Bytes starts_at = -1;  // u64 [samples + 1]
-  Bytes mask_at = -1;    // bits; -1: every token is supervised
+  Bytes starts_at = -1;      // u64 [samples + 1]
+  Bytes mask_at = -1;        // bits; -1: every token is supervised
+  Bytes body_at = 0;         // what `digest` is of, up to the file's end
+  std::uint64_t digest = 0;  // 0: none
 };
 
 // `name` is the file's name in messages. Error(kData). All offsets and sizes returned lie inside the file.

@@ -23,6 +23,8 @@ constexpr int kFewestOnGpu = 3, kFewestOnCpu = 2;
 constexpr double kLongOnGpu = 1.0, kLongOnCpu = 0.5;
 constexpr std::size_t kAhead = 4;  // pieces of load that the host is ahead of the device
 constexpr double kShortest = 1e-9;
+constexpr double kLayerWeight = 8;          // of a layer's calls among those of embedding and head
+constexpr double kEvaluationWeight = 0.25;  // of a shape that is evaluated alone
 
 // The times of one call: a value a round.
 struct Samples {
@@ -174,27 +176,57 @@ class Timer {
 
 }  // namespace
 
+std::vector<double> time_shares(const RigModel& model, const std::vector<RigKind>& kinds) {
+  std::vector<double> shares;
+  double sum = 0;
+  for (const RigKind& kind : kinds) {
+    const bool layer = model.spec.blocks.at(static_cast<std::size_t>(kind.block)).kind == BlockKind::kLayer;
+    const auto& trained = model.shape.train_shapes;
+    const bool evaluates = std::ranges::find(trained, kind.shape) == trained.end();
+    shares.push_back((layer ? kLayerWeight : 1) * (evaluates ? kEvaluationWeight : 1) *
+                     static_cast<double>(kind.shape.tokens()));
+    sum += shares.back();
+  }
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
 std::vector<Rates::Call> call_times(const RigModel& model, const Device& device, Stream& stream, Bytes budget,
-                                    const CallPace& pace, const std::function<void(const std::string&)>& progress) {
-  const std::vector<RigKind> kinds = rig_kinds(model);
-  const auto count = static_cast<double>(kinds.size());
+                                    const CallPace& pace, std::span<const Rates::Call> known,
+                                    const std::function<void(const std::string&)>& progress) {
+  const auto is_known = [&](const CallKey& key) { return std::ranges::find(known, key, &Rates::Call::key); };
+  std::vector<RigKind> kinds = rig_kinds(model);
+  std::erase_if(kinds, [&](const RigKind& kind) {
+    const std::string& trace = model.spec.blocks.at(static_cast<std::size_t>(kind.block)).trace;
+    return std::ranges::all_of(model.memory.calls, [&](const Profile::Call& call) {
+      return call.key.trace != trace || call.key.shape != kind.shape || is_known(call.key) != known.end();
+    });
+  });
   std::vector<Samples> samples;
-  {
+  if (!kinds.empty()) {
+    const std::vector<double> shares = time_shares(model, kinds);
+    const auto count = static_cast<double>(kinds.size());
     Timer timer(model, device, stream, pace, samples);
     Bytes largest = 0;
     for (const RigKind& kind : kinds) largest = std::max(largest, rig_bytes(model, kind));
     if (pace.duty_cycles && largest + rig_bytes(model, busiest_kind(model)) <= budget) timer.keep_heater();
     progress(fmt::format("timing calls of {} kinds of blocks and shapes{}", kinds.size(),
                          pace.duty_cycles ? " under steady load" : ""));
-    for (const RigKind& kind : kinds) timer.steady(kind, pace.settle / count, pace.steady / count);
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      timer.steady(kinds[i], pace.settle / count, pace.steady * shares[i]);
+    }
     if (pace.duty_cycles) {
       progress("timing the same with pauses");
-      for (const RigKind& kind : kinds) timer.rested(kind, pace.rested / count);
+      for (std::size_t i = 0; i < kinds.size(); ++i) timer.rested(kinds[i], pace.rested * shares[i]);
     }
   }
 
   std::vector<Rates::Call> calls;
   for (const Profile::Call& call : model.memory.calls) {
+    if (const auto before = is_known(call.key); before != known.end()) {
+      calls.push_back(*before);
+      continue;
+    }
     CallKey key = call.key;
     const auto of = [&](const CallKey& wanted, bool result = true) {
       return std::ranges::find(samples, RigCall{wanted, result}, &Samples::call);

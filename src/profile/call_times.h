@@ -1,5 +1,6 @@
 // Times of every kind of block call. Private to profile/.
 #pragma once
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,14 @@ struct CallPace {
   int rounds = 5;     // of a kind, at most
 };
 
-// `budget`: bytes of the device for a second block beside the one timed. Keys as in `memory`, in its order.
+// `budget`: bytes of the device for a second block beside the one timed. Keys as in `memory`, in its order. Calls that
+// `known` has are taken from there.
 std::vector<Rates::Call> call_times(const RigModel&, const Device&, Stream&, Bytes budget, const CallPace&,
+                                    std::span<const Rates::Call> known,
                                     const std::function<void(const std::string&)>& progress);
+
+// How the time is shared among kinds; the sum is 1. A step is mostly layers, at the shape with the most tokens: the
+// fewer tokens, and the fewer calls of a step, the less an error weighs.
+std::vector<double> time_shares(const RigModel&, const std::vector<RigKind>&);
 
 }  // namespace protrain::profile

@@ -49,9 +49,18 @@ class Machine {
     book_->set_mode(TraceBook::Mode::kReplay);
     const profile::RigModel model{spec_, blocks_, *book_, shape_, memory_};
     const auto stream = device_->stream("compute");
-    auto calls = profile::call_times(model, *device_, *stream, budget, pace, [](const std::string&) {});
+    auto calls = profile::call_times(model, *device_, *stream, budget, pace, {}, [](const std::string&) {});
     book_->set_mode(TraceBook::Mode::kPlain);
     return calls;
+  }
+  std::vector<double> shares(std::vector<profile::RigKind>* kinds) {
+    const profile::RigModel model{spec_, blocks_, *book_, shape_, memory_};
+    *kinds = profile::rig_kinds(model);
+    return profile::time_shares(model, *kinds);
+  }
+  void train_with(const std::vector<BatchShape>& shapes) {
+    shape_.train_shapes = shapes;
+    record();
   }
   const Profile& memory() const { return memory_; }
   const ModelSpec& spec() const { return spec_; }
@@ -245,6 +254,61 @@ TEST_F(Timing, TellsOfEachStage) {
   options.progress = [&](const std::string& line) { lines.push_back(line); };
   machine.measure(true, options);
   EXPECT_EQ(lines.size(), 4U);
+}
+
+// Micro-batches that are tried one after another: what does not depend on them is measured once.
+TEST_F(Timing, WithRatesOfOtherShapesOnlyTheCallsThatAreMissingAreTimed) {
+  Machine machine(llama_, DType::kF32, {kDense}, 2);
+  const Rates first = machine.measure();
+  machine.train_with({kDense, kPacked});
+  TimingOptions options;
+  options.earlier = first;
+  std::vector<std::string> lines;
+  options.progress = [&](const std::string& line) { lines.push_back(line); };
+  const Rates second = machine.measure(true, options);
+  ASSERT_EQ(second.calls.size(), machine.memory().calls.size());
+  ASSERT_GT(second.calls.size(), first.calls.size());
+  for (std::size_t i = 0; i < second.calls.size(); ++i) {
+    const Rates::Call& call = second.calls[i];
+    EXPECT_EQ(call.key, machine.memory().calls[i].key);
+    const auto before = std::ranges::find(first.calls, call.key, &Rates::Call::key);
+    EXPECT_EQ(before != first.calls.end(), call.key.shape == kDense);
+    if (before == first.calls.end()) continue;
+    EXPECT_EQ(call.steady, before->steady);
+    EXPECT_EQ(call.rested, before->rested);
+    EXPECT_EQ(call.graph_alone, before->graph_alone);
+  }
+  EXPECT_EQ(second.slowdown, first.slowdown);
+  const auto same = [](const Rates::Linear& a, const Rates::Linear& b) {
+    return a.seconds == b.seconds && a.per_unit == b.per_unit;
+  };
+  EXPECT_TRUE(same(second.h2d, first.h2d) && same(second.cpu_update, first.cpu_update) &&
+              same(second.norm, first.norm));
+  EXPECT_EQ(lines, std::vector<std::string>{"timing calls of 3 kinds of blocks and shapes"});
+
+  lines.clear();
+  options.earlier = second;  // nothing is missing
+  EXPECT_EQ(machine.measure(true, options).calls.size(), second.calls.size());
+  EXPECT_EQ(lines.size(), 0U);
+}
+
+TEST_F(Timing, MostOfTheTimeGoesToLayersAtTheLongestShape) {
+  constexpr BatchShape kLong{4, 64, 4, false}, kShort{4, 8, 4, false};
+  Machine machine(llama_, DType::kF32, {kLong, kShort}, 1);
+  std::vector<profile::RigKind> kinds;
+  const std::vector<double> shares = machine.shares(&kinds);
+  ASSERT_EQ(kinds.size(), 6U);  // embedding, layer and head at each
+  double sum = 0, of_layer = 0;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    sum += shares[i];
+    const bool layer = machine.spec().blocks[static_cast<std::size_t>(kinds[i].block)].kind == BlockKind::kLayer;
+    if (layer && kinds[i].shape == kLong) of_layer = shares[i];
+    if (layer && kinds[i].shape == kShort) {
+      EXPECT_LT(shares[i], 0.15);
+    }
+  }
+  EXPECT_NEAR(sum, 1, 1e-12);
+  EXPECT_GT(of_layer, 0.7);
 }
 
 }  // namespace

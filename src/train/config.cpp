@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "train/config_json.h"
+#include "train/foreign_keys.h"
 
 namespace protrain {
 namespace {
@@ -63,6 +64,9 @@ const ConfigKey* find_key(std::string_view name) {
 }
 
 [[noreturn]] void unknown_key(const std::string& where, const std::string& shown, std::string_view name) {
+  if (const std::string_view instead = instead_of_foreign_key(name); !instead.empty()) {
+    fail(ExitCode::kConfig, "{}: {} is a key of other trainers: {}", where, show(shown), instead);
+  }
   std::string_view nearest;
   std::size_t best = std::max<std::size_t>(2, name.size() / 3) + 1;
   if (name.size() <= 100) {

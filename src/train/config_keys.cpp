@@ -41,7 +41,7 @@ const ConfigKey kKeys[] = {
      .below_max = true},
     {.name = "train_file",
      .member = &C::train_file,
-     .help = "training data: raw files (prepared once and cached; wildcards allowed) or one prepared file"},
+     .help = "training data: raw files (prepared once and cached; wildcards allowed, ** too) or one prepared file"},
     {.name = "validation_file", .member = &C::validation_file, .help = "evaluation data, likewise"},
     {.name = "form",
      .member = &C::form,

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "train/foreign_keys.h"
 
 namespace protrain {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kLeast = "model_name_or_path: m\ntrain_file: t.jsonl\noutput_dir: out\n";
 
@@ -132,6 +134,32 @@ TEST(ConfigTest, UnknownKeyNamesTheNearestOneAndItsLine) {
   EXPECT_THAT(refused("", {"--warmup-step", "3"}),
               AllOf(HasSubstr("command line"), HasSubstr("did you mean 'warmup_steps'")));
   EXPECT_THAT(refused("zzzzzzzzzzzzzz: 1\n"), AllOf(HasSubstr("zzzz"), HasSubstr("--help")));
+}
+
+TEST(ConfigTest, KeysOfOtherTrainersAreRefusedWithWhatThereIsInstead) {
+  const std::pair<const char*, const char*> keys[] = {
+      {"eval_strategy: steps", "eval_steps"},       {"val_size: 0.1", "validation_file"},
+      {"neat_packing: true", "packing: true"},      {"tokenized_path: t", "dataset_prepared_path"},
+      {"train_on_eos: turn", "train_on_prompt"},    {"roles_to_train: [assistant]", "mask_history"},
+      {"evaluation_strategy: no", "eval_steps"},    {"dataset: alpaca_en", "train_file"},
+      {"micro_batch_size: 2", "per_device_train_"}, {"template: llama3", "chat template"}};
+  for (const auto& [line, instead] : keys) {
+    const std::string message = refused(std::string(line) + "\n");
+    const std::string name = std::string(line).substr(0, std::string_view(line).find(':'));
+    EXPECT_THAT(message, AllOf(HasSubstr("run.yaml:4"), HasSubstr("'" + name + "'"), HasSubstr("other trainers"),
+                               HasSubstr(instead)));
+    EXPECT_THAT(message, Not(HasSubstr("did you mean")));
+  }
+  EXPECT_THAT(refused("", {"--eval-strategy", "no"}), AllOf(HasSubstr("command line"), HasSubstr("eval_steps")));
+}
+
+TEST(ConfigTest, NoKeyOfThisProgramIsTakenForAForeignOne) {
+  for (const ConfigKey& key : config_keys()) {
+    EXPECT_EQ(instead_of_foreign_key(key.name), "");
+    if (!key.alias.empty()) {
+      EXPECT_EQ(instead_of_foreign_key(key.alias), "");
+    }
+  }
 }
 
 TEST(ConfigTest, WrongValueNamesLineKeyValueAndWhatIsRight) {

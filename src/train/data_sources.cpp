@@ -40,7 +40,8 @@ std::shared_ptr<const TokenFile> open_checked(Files& files, const TrainConfig& c
                                               std::string_view key, const std::string& path) {
   std::shared_ptr<const TokenFile> tokens = open_token_file(files, path, config.end_token);
   if (tokens->samples() == 0 || tokens->tokens() == 0) fail(ExitCode::kData, "{}: {} holds no sample", key, path);
-  check_vocabulary(*tokens, spec.vocabulary, path);
+  check_vocabulary(*tokens, spec.vocabulary, path);  // first: it says which token is wrong
+  tokens->check_digest();
   return tokens;
 }
 

@@ -1,6 +1,8 @@
 #include "train/engine.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -141,6 +143,44 @@ TEST(Engine, GoesOnWithAnotherPlanBetweenTwoStepsAndNoBitChanges) {
   EXPECT_EQ(ours, losses);
   EXPECT_EQ(run.masters(), weights);
   EXPECT_LE(run.engine().high_water(Tier::kDevice), plans[0].layout.bytes(Tier::kDevice));
+}
+
+// No mapping more than there is.
+class NoMoreMemory {
+ public:
+  NoMoreMemory() {
+    getrlimit(RLIMIT_AS, &before_);
+    std::int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlimit now = {static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)), before_.rlim_max};
+    setrlimit(RLIMIT_AS, &now);
+  }
+  ~NoMoreMemory() { setrlimit(RLIMIT_AS, &before_); }
+  NoMoreMemory(const NoMoreMemory&) = delete;
+  NoMoreMemory& operator=(const NoMoreMemory&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Engine, MemoryThatRunsOutWhileTheMachineIsMeasuredIsSaidInTheRunsOwnTerms) {
+  TinyRun run;
+  std::string message;
+  ExitCode code = ExitCode::kDone;
+  try {
+    const NoMoreMemory limit;
+    run.plan("keep");
+  } catch (const Error& error) {
+    code = error.code();
+    message = error.what();
+  }
+  EXPECT_EQ(code, ExitCode::kDoesNotFit);
+  for (const char* part : {"does not fit: memory ran out while the machine was measured (", "2 rows of 12 tokens",
+                           "per_device_train_batch_size", "cutoff_len"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  EXPECT_NO_THROW(run.plan("keep"));  // nothing is left half done
 }
 
 TEST(Engine, WhatWouldMoveTheModelsStateIsNoOtherPlanOfTheRun) {

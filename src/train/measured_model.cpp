@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -58,12 +59,12 @@ void warm_up_kernels(const Device& device, UpdateKernels& kernels, Stream& strea
   stream.synchronize();
 }
 
+}  // namespace
+
 bool ran_out_of_memory(const std::exception& error) {
   const auto* const own = dynamic_cast<const Error*>(&error);
   return is_out_of_memory(error) || (own != nullptr && own->code() == ExitCode::kDoesNotFit);
 }
-
-}  // namespace
 
 bool cpu_multiplies_bf16() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -144,6 +145,12 @@ Profile measure_again(const MeasuredModel& measured, const ModelSource& model, c
          batch.rows, batch.row_tokens,
          std::string_view(error.what()).substr(0, std::string_view(error.what()).find('\n')));
   }
+}
+
+void change_shape(MeasuredModel& measured, const ModelSource& model, RunShape shape) {
+  measured.profile = measure_again(measured, model, shape);
+  measured.shape = std::move(shape);
+  std::erase_if(measured.rates.calls, [](const Rates::Call& call) { return call.key.training; });
 }
 
 }  // namespace protrain

@@ -25,7 +25,7 @@ struct MeasuredModel {
   std::vector<std::unique_ptr<Block>> blocks;
   RunKernels kernels;
   Profile profile;
-  Rates rates;              // of this machine
+  Rates rates;              // of this machine; after change_shape() without the calls of training
   Bytes process_bytes = 0;  // RssAnon + RssShmem, with all that recording has made
   Bytes outside_bytes = 0;  // CUDA: of the device, as the driver says
 };
@@ -37,6 +37,12 @@ MeasuredModel measure_model(const TrainConfig&, const ModelSource&, const DataSo
 void settle(MeasuredModel&);
 // What the calls ask for with other shapes, as far as there is memory for one block's.
 Profile measure_again(const MeasuredModel&, const ModelSource&, const RunShape&);
+
+// From here on with another micro-batch: its shape and memory, and of the rates what does not depend on it, if they are
+// there. Errors as measure_model().
+void change_shape(MeasuredModel&, const ModelSource&, RunShape);
+// Memory has run out, whoever says so.
+bool ran_out_of_memory(const std::exception&);
 
 DeviceKind device_kind(const TrainConfig&);
 // bf16: auto: on CUDA, and on CPUs that multiply bf16 in hardware.

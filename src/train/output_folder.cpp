@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 
 #include <fmt/ranges.h>
 
@@ -16,6 +17,11 @@
 
 namespace protrain {
 namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kTraceStart = "trace-step-", kTraceEnd = ".json";
+
+}  // namespace
 
 OutputLock::OutputLock(Files& files, const fs::path& output) {
   if (files.exists(output) && !fs::is_directory(output)) {
@@ -142,6 +148,19 @@ void leave_other_branch(Files& files, const Resumed& resumed, const fs::path& ou
   if (kept.empty()) return;
   log::info("going on from step {}: later checkpoints in {} are of another branch; kept as {}", resumed.state.step,
             output.string(), fmt::join(kept, ", "));
+}
+
+std::string trace_file(std::int64_t step) { return fmt::format("{}{}{}", kTraceStart, step, kTraceEnd); }
+
+void remove_traces_after(Files& files, const fs::path& output, std::int64_t step) {
+  for (const std::string& name : files.list(output)) {
+    if (!name.starts_with(kTraceStart) || !name.ends_with(kTraceEnd)) continue;
+    std::int64_t of = 0;
+    const char* const begin = name.data() + kTraceStart.size();
+    const char* const end = name.data() + name.size() - kTraceEnd.size();
+    const auto [rest, error] = std::from_chars(begin, end, of);
+    if (error == std::errc() && rest == end && of > step) files.remove_all(output / name);
+  }
 }
 
 }  // namespace protrain

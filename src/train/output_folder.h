@@ -40,4 +40,10 @@ Resumed load_first(Files&, const std::vector<std::filesystem::path>& checkpoints
 // run's.
 void leave_other_branch(Files&, const Resumed&, const std::filesystem::path& output);
 
+// Name of the measured trace of a step (from 1).
+std::string trace_file(std::int64_t step);
+// Traces of steps that this run has not made, as it starts or goes on after `step`: they are of an earlier run, or of
+// another branch.
+void remove_traces_after(Files&, const std::filesystem::path& output, std::int64_t step);
+
 }  // namespace protrain

@@ -50,10 +50,10 @@ class Planner {
     config_.per_device_train_batch_size = rows;
     config_.gradient_accumulation_steps = config_.train_batch_size / rows;
     set_micro_batch(data_, rows, config_.gradient_accumulation_steps);
-    measured_.shape.accumulation = config_.gradient_accumulation_steps;
-    measured_.shape.train_shapes = data_.train->shapes();
-    measured_.profile = measure_again(measured_, model_, measured_.shape);
-    measured_.rates = {};
+    RunShape shape = measured_.shape;
+    shape.accumulation = config_.gradient_accumulation_steps;
+    shape.train_shapes = data_.train->shapes();
+    change_shape(measured_, model_, std::move(shape));
   }
 
   Files& files_;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr Bytes kHashPieceBytes = 8 * kMiB;
-constexpr int kPrepareVersion = 2;  // raised when the same input would be prepared differently
+constexpr int kPrepareVersion = 3;  // raised when the same input would be prepared differently
 constexpr std::string_view kMessagePrefix = "protrain prepare: ";
 
 // A data file that is absent or cannot be read is a data fault, not one of model files.
@@ -186,6 +187,67 @@ bool is_prepared(Files& files, const fs::path& path) {
   return magic == 20240520 || magic == 20240801;  // llm.c: GPT-2 and LLaMA-3 token files
 }
 
+namespace {
+
+// A folder's own name may look like a pattern.
+std::string literally(const std::string& name) {
+  std::string escaped;
+  for (const char c : name) {
+    if (std::string_view("*?[]\\").find(c) != std::string_view::npos) escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::vector<std::string> names_of(const std::string& pattern) {
+  glob_t found{};
+  std::vector<std::string> names;
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) names.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  return names;
+}
+
+// `folder` and those below it, but for hidden ones and links, which may lead back.
+void add_folders(const fs::path& folder, std::vector<fs::path>* folders) {
+  folders->push_back(folder);
+  std::error_code error, unknown;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const bool hidden = entry->path().filename().string().starts_with('.');
+    if (!hidden && fs::is_directory(entry->symlink_status(unknown))) add_folders(entry->path(), folders);
+  }
+}
+
+// As a shell's, but that a part `**` is any number of folders, none too.
+void add_files(const std::string& pattern, std::set<std::string>* files) {
+  std::size_t at = std::string::npos;  // of the first `**`
+  if (pattern == "**" || pattern.starts_with("**/")) {
+    at = 0;
+  } else if (const std::size_t inside = pattern.find("/**/"); inside != std::string::npos) {
+    at = inside + 1;
+  } else if (pattern.ends_with("/**")) {
+    at = pattern.size() - 2;
+  }
+  if (at == std::string::npos) {
+    std::error_code error;
+    for (const std::string& name : names_of(pattern)) {
+      if (fs::is_regular_file(name, error)) files->insert(name);
+    }
+    return;
+  }
+  const std::string rest = at + 3 < pattern.size() ? pattern.substr(at + 3) : "*";
+  for (const std::string& start : at == 0 ? std::vector<std::string>{""} : names_of(pattern.substr(0, at))) {
+    if (!start.empty() && !fs::is_directory(start)) continue;
+    std::vector<fs::path> folders;
+    add_folders(start.empty() ? "." : start, &folders);
+    for (const fs::path& folder : folders) {
+      const fs::path below = start.empty() ? folder.lexically_relative(".") : folder;
+      add_files(literally((below == "." ? fs::path() : below / "").string()) + rest, files);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<fs::path> expand_patterns(const std::vector<std::string>& patterns, std::string_view key) {
   std::vector<fs::path> out;
   for (const std::string& pattern : patterns) {
@@ -202,13 +264,10 @@ std::vector<fs::path> expand_patterns(const std::vector<std::string>& patterns, 
     if (fs::exists(status_of_name)) fail(ExitCode::kData, "{}: {} is not a regular file", key, pattern);
     if (status_of_name.type() == fs::file_type::none)
       fail(ExitCode::kData, "{}: {}: {}", key, pattern, error.message());
-    glob_t found{};
-    const int status = glob(pattern.c_str(), 0, nullptr, &found);
+    std::set<std::string> found;
+    add_files(pattern, &found);
     const std::size_t before = out.size();
-    for (std::size_t i = 0; status == 0 && i < found.gl_pathc; ++i) {
-      if (fs::is_regular_file(found.gl_pathv[i], error)) out.emplace_back(found.gl_pathv[i]);
-    }
-    globfree(&found);
+    out.insert(out.end(), found.begin(), found.end());
     if (out.size() == before) fail(ExitCode::kData, "{}: no file {}", key, pattern);
   }
   return out;

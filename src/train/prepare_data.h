@@ -13,8 +13,9 @@ namespace protrain {
 // .ptk, llm.c or LLMQ by its first bytes. Error(kData) when it cannot be read.
 bool is_prepared(Files&, const std::filesystem::path&);
 
-// Wildcards expanded, in order, names of each pattern sorted. Error(kData) naming a pattern or file that is not there,
-// or that is no regular file.
+// Wildcards expanded, in order, names of each pattern sorted. A part `**` of a pattern is any
+// number of folders, none too, but for hidden ones and links; files that it names twice count once. Error(kData) naming
+// a pattern or file that is not there, or that is no regular file.
 std::vector<std::filesystem::path> expand_patterns(const std::vector<std::string>& patterns, std::string_view key);
 
 struct PreparedFile {

@@ -72,6 +72,7 @@ class PrepareDataTest : public ::testing::Test {
     write(folder_ / "model" / "tokenizer.json", "{}");
     write(folder_ / "data.jsonl", "{}\n");
     good_ = test::ptk_file({{{1, 2, 3}, {true, true, true}}, {{4, 99}, {true, true}}}, kVocabulary, 2);
+    test::seal_ptk_body(&good_);
     write(folder_ / "good", good_);
     set_python("cp \"$FOLDER/good\" \"$output\"");
     setenv("FOLDER", folder_.c_str(), 1);
@@ -137,6 +138,34 @@ TEST_F(PrepareDataTest, RawDataIsPreparedOnceForAModelsVocabulary) {
   EXPECT_THAT(calls(), ElementsAre(HasSubstr("--vocabulary 100"), HasSubstr("--vocabulary 200")));
 }
 
+TEST_F(PrepareDataTest, TwoStarsAreAnyNumberOfFolders) {
+  const fs::path top = folder_ / "tree";
+  for (const char* name : {"a.jsonl", "x/b.jsonl", "x/y/c.jsonl", "x/y/d.txt", "odd[1]/e.jsonl", ".hidden/f.jsonl",
+                           "x/.g.jsonl", "b.jsonl/h.jsonl"}) {
+    fs::create_directories((top / name).parent_path());
+    write(top / name, "");
+  }
+  fs::create_directory_symlink("..", top / "x" / "up");  // would never end
+  const auto found = [&](const std::string& pattern) {
+    std::vector<std::string> names;
+    for (const fs::path& path : expand_patterns({(top / pattern).string()}, "train_file")) {
+      names.push_back(path.lexically_relative(top).string());
+    }
+    return names;
+  };
+  const auto all = ElementsAre("a.jsonl", "b.jsonl/h.jsonl", "odd[1]/e.jsonl", "x/b.jsonl", "x/y/c.jsonl");
+  EXPECT_THAT(found("**/*.jsonl"), all);
+  EXPECT_THAT(found("**/**/*.jsonl"), all);
+  EXPECT_THAT(found("x/**"), ElementsAre("x/b.jsonl", "x/y/c.jsonl", "x/y/d.txt"));
+  EXPECT_THAT(found("*/**/y/*.txt"), ElementsAre("x/y/d.txt"));
+  EXPECT_THAT(found("**/x/**/c.jsonl"), ElementsAre("x/y/c.jsonl"));
+  EXPECT_THROW(found("**/none*"), Error);
+  const fs::path before = fs::current_path();
+  fs::current_path(top);
+  EXPECT_THAT(expand_patterns({"**/c.jsonl", "x/**/*.txt"}, "train_file"), ElementsAre("x/y/c.jsonl", "x/y/d.txt"));
+  fs::current_path(before);
+}
+
 TEST_F(PrepareDataTest, AnEndTokenMustBeOfTheModelAndHasNoEffectOnPreparedSamples) {
   config_.given["end_token"] = "run.yaml:7";
   config_.end_token = spec_.vocabulary - 1;
@@ -166,6 +195,8 @@ TEST_F(PrepareDataTest, ADamagedCachedFileIsMadeAnewWithAWordAboutIt) {
       {"header", [&] { write(cached, std::string(good_).replace(24, 1, "\xff")); }},
       {"magic", [&] { write(cached, std::string(good_).replace(0, 1, "x")); }},
       {"id beyond the vocabulary", [&] { write(cached, std::string(good_).replace(128, 1, "\xf0")); }},
+      {"another id of the vocabulary", [&] { write(cached, std::string(good_).replace(128, 1, "\x07")); }},
+      {"mask", [&] { write(cached, std::string(good_).replace(256, 1, "\x01")); }},
       {"no sample", [&] { write(cached, test::ptk_file({}, kVocabulary, 2)); }},
   };
   std::size_t made = 1;

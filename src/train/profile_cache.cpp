@@ -13,12 +13,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "profile/times.h"
+#include "tensor/replay.h"
 
 namespace protrain {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMeasuredVersion = 2;  // raised when the same calls would be measured or kept differently
+constexpr int kMeasuredVersion = 3;  // raised when the same calls would be measured or kept differently
 
 std::string first_line(const fs::path& path) {
   std::string line;
@@ -73,6 +74,33 @@ Bytes timing_budget(const TrainConfig& config, const MeasuredModel& measured) {
   return limit > 0 ? std::clamp<Bytes>(limit - measured.outside_bytes, 0, free) : free;
 }
 
+// measure_rates() whose want of memory is said in the run's own terms.
+Rates timed_rates(const TrainConfig& config, const ModelSource& model, const MeasuredModel& measured,
+                  const Profile& memory, TimingOptions options,
+                  const std::function<void(const std::string&)>& progress) {
+  std::string doing = "preparing to time blocks";
+  options.progress = [&](const std::string& line) {
+    doing = line;
+    if (progress) progress(line);
+  };
+  try {
+    return measure_rates(model.spec, measured.blocks, *measured.traces, measured.shape, memory, *measured.device,
+                         *measured.kernels.device, measured.kernels.host.get(), timing_budget(config, measured),
+                         options);
+  } catch (const std::exception& error) {
+    if (!ran_out_of_memory(error)) throw;
+    release_plain_memory(measured.device->kind());
+    const BatchShape& batch = measured.shape.train_shapes.front();
+    const std::string_view reason = error.what();
+    fail(
+        ExitCode::kDoesNotFit,
+        "does not fit: memory ran out while the machine was measured ({}), at micro-batches of {} rows of {} tokens: a "
+        "smaller per_device_train_batch_size (with more gradient_accumulation_steps), a smaller cutoff_len, or memory "
+        "that other programs hold is needed ({})",
+        doing, batch.rows, batch.row_tokens, reason.substr(0, reason.find('\n')));
+  }
+}
+
 }  // namespace
 
 std::string profile_key(const TrainConfig& config, const ModelSource& model, const MeasuredModel& measured) {
@@ -89,6 +117,22 @@ std::string profile_key(const TrainConfig& config, const ModelSource& model, con
   key.add("processor", make_cpu_device()->name()).add("nodes", allowed_nodes().size());
   key.add("cores", allowed_cores()).add("background", background_cores());
   return key.hash();
+}
+
+namespace {
+
+constexpr std::string_view kCpuMachine = "CPU: ", kCudaMachine = "GPU: ";
+
+}  // namespace
+
+std::string machine_name(const Device& device) {
+  return fmt::format("{}{}", device.kind() == DeviceKind::kCpu ? kCpuMachine : kCudaMachine, device.name());
+}
+
+std::optional<DeviceKind> device_of(const StoredProfile& profile) {
+  if (profile.machine.starts_with(kCpuMachine)) return DeviceKind::kCpu;
+  if (profile.machine.starts_with(kCudaMachine)) return DeviceKind::kCuda;
+  return std::nullopt;
 }
 
 fs::path profile_folder() {
@@ -136,7 +180,7 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
                          ProfileCache cache, const std::function<void(const std::string&)>& progress) {
   StoredProfile profile;
   profile.key = profile_key(config, model, measured);
-  profile.machine = measured.device->name();
+  profile.machine = machine_name(*measured.device);
   profile.memory = measured.profile;
   const fs::path folder = profile_folder();
   if (cache != ProfileCache::kRenew) {
@@ -153,10 +197,8 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
       measured.kernels = make_run_kernels(measured.device->kind(), measured.compute_threads);
     }
     TimingOptions options;
-    options.progress = progress;
-    profile.rates =
-        measure_rates(model.spec, measured.blocks, *measured.traces, measured.shape, profile.memory, *measured.device,
-                      *measured.kernels.device, measured.kernels.host.get(), timing_budget(config, measured), options);
+    if (cache != ProfileCache::kRenew) options.earlier = measured.rates;
+    profile.rates = timed_rates(config, model, measured, profile.memory, options, progress);
   }
   if (cache != ProfileCache::kUse || measured.device->kind() == DeviceKind::kCuda) keep_profile(files, folder, profile);
   return profile;

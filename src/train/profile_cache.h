@@ -15,6 +15,11 @@ namespace protrain {
 // determinism; of the device, its driver, the processor and its cores; of LibTorch, and of how this program measures.
 std::string profile_key(const TrainConfig&, const ModelSource&, const MeasuredModel&);
 
+// StoredProfile::machine of what was measured on a device, and back: which kind it was. None for a name that does not
+// say so.
+std::string machine_name(const Device&);
+std::optional<DeviceKind> device_of(const StoredProfile&);
+
 // `profiles` in $PROTRAIN_CACHE, $XDG_CACHE_HOME/protrain or $HOME/.cache/protrain, the first that is set; empty when
 // none is.
 std::filesystem::path profile_folder();
@@ -31,7 +36,8 @@ enum class ProfileCache : std::uint8_t {
 };
 
 // The whole profile of a model whose memory is measured: its rates from the model itself if they are there (kRenew
-// aside), from the cache, or measured now. Makes the model's update kernels where it has none.
+// aside), from the cache, or measured now, but for what the model's rates have (kRenew aside). Makes the model's update
+// kernels where it has none. Error(kDoesNotFit) saying what was being timed when memory ran out.
 StoredProfile profile_of(Files&, const TrainConfig&, const ModelSource&, MeasuredModel&, ProfileCache,
                          const std::function<void(const std::string&)>& progress = nullptr);
 

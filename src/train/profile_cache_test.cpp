@@ -130,6 +130,16 @@ TEST_F(ProfileCacheTest, TheFolderIsThatOfTheFirstVariableThatIsSet) {
   }
 }
 
+TEST(ProfileOfADevice, SaysWhatKindItWas) {
+  StoredProfile profile;
+  EXPECT_EQ(device_of(profile), std::nullopt);
+  profile.machine = machine_name(*make_cpu_device());
+  EXPECT_EQ(device_of(profile), DeviceKind::kCpu);
+  EXPECT_THAT(profile.machine, HasSubstr(make_cpu_device()->name()));
+  profile.machine = "GPU: NVIDIA H200";
+  EXPECT_EQ(device_of(profile), DeviceKind::kCuda);
+}
+
 TEST(ProfileText, FlopsOfABlocksCallsAddUpToTheModels) {
   const ModelSpec spec = make_spec(parse_architecture(
       R"({"model_type": "llama", "vocab_size": 5003, "hidden_size": 256, "intermediate_size": 640,

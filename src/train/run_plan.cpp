@@ -1,10 +1,12 @@
 #include "train/run_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/cgroup.h"
 #include "base/error.h"
+#include "train/nearest_change.h"
 #include "train/plan_knobs.h"
 
 namespace protrain {
@@ -12,70 +14,6 @@ namespace {
 
 // CUDA without a limit of the user's: left free for what the driver may still load.
 constexpr Bytes kReserve = 64 * kMiB;
-
-// What the search needs beside the model's shape.
-struct Question {
-  const TrainConfig& config;
-  const ModelSource& model;
-  const MeasuredModel& measured;
-  MemoryLimits limits;
-  SearchSpace space;
-
-  SearchResult ask(const RunShape& shape, const Profile& profile, const SearchSpace& in) const {
-    return search_plan(model.spec, shape, profile, with_calls_of(measured.rates, profile), limits, in, config,
-                       measured.device->kind());
-  }
-  bool fits(const RunShape& shape, const Profile& profile, const SearchSpace& in) const {
-    try {
-      return ask(shape, profile, in).missing.fits();
-    } catch (const Error&) {
-      return false;
-    }
-  }
-};
-
-// The data may have fewer rows than the micro-batch that is asked for, so this is by their shares.
-RunShape with_rows(RunShape shape, std::int64_t rows, std::int64_t of) {
-  shape.accumulation *= of / rows;
-  for (BatchShape& batch : shape.train_shapes) {
-    batch.max_samples = ceil_div(batch.max_samples * rows, of);
-    batch.rows = std::max<std::int64_t>(1, batch.rows * rows / of);
-  }
-  return shape;
-}
-
-// What would have fitted, in the order in which a user would rather give up something.
-std::string nearest_change(const Question& question, const PlanKnobs& knobs, const SearchResult& leanest) {
-  const auto& [config, model, measured, limits, space] = question;
-  const ModelSpec& spec = model.spec;
-  SearchSpace free;
-  free.order = space.order;
-  if ((knobs.any() || config.recompute != Switch::kAuto) && question.fits(measured.shape, measured.profile, free)) {
-    return fmt::format("without {} it would fit", config.recompute == Switch::kAuto ? "plan" : "recompute");
-  }
-  for (std::int64_t rows = config.per_device_train_batch_size / 2; rows >= 1; rows /= 2) {
-    if (config.per_device_train_batch_size % rows != 0) continue;
-    const RunShape smaller = with_rows(measured.shape, rows, config.per_device_train_batch_size);
-    try {
-      if (!question.fits(smaller, measure_again(measured, model, smaller), space)) continue;
-    } catch (const Error&) {
-      continue;
-    }
-    return fmt::format("per_device_train_batch_size: {} with gradient_accumulation_steps: {} would fit", rows,
-                       config.gradient_accumulation_steps * (config.per_device_train_batch_size / rows));
-  }
-  if (leanest.missing.host == 0 && limits.device_cap > 0) {
-    return fmt::format("device_memory_limit: {} would fit", limits.device_cap + leanest.missing.device);
-  }
-  if (leanest.missing.device == 0 && config.host_memory_limit.bytes > 0 &&
-      host_memory_limit() >= limits.host + leanest.missing.host) {
-    return fmt::format("host_memory_limit: {} would fit", limits.host + leanest.missing.host);
-  }
-  return fmt::format(
-      "weights, gradients and optimizer state take {}: a smaller model, a smaller cutoff_len or more "
-      "memory is needed",
-      format_bytes(state_bytes(spec, measured.shape.compute)));
-}
 
 }  // namespace
 
@@ -162,13 +100,32 @@ RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& 
   run.limits = memory_limits(config, measured);
   SearchSpace space = knobs.space(model.spec, run.shape.compute);
   if (!space.order) space.order = order;
-  const Question question = {config, model, measured, run.limits, space};
-  run.found = question.ask(run.shape, run.profile, space);
+  const auto ask = [&](const RunShape& shape, const Profile& profile, const MemoryLimits& limits,
+                       const SearchSpace& in) {
+    return search_plan(model.spec, shape, profile, with_calls_of(measured.rates, profile), limits, in, config,
+                       measured.device->kind());
+  };
+  run.found = ask(run.shape, run.profile, run.limits, space);
   if (!run.found.missing.fits()) {
+    const bool is_host = measured.device->kind() == DeviceKind::kCpu;
+    const Bytes device = is_host ? std::numeric_limits<Bytes>::max() : measured.device->capacity() - kReserve;
+    const auto fits = [&](const RunShape& shape, const MemoryLimits& limits, const SearchSpace& in) {
+      const bool same = shape.train_shapes == run.shape.train_shapes && shape.accumulation == run.shape.accumulation;
+      return ask(shape, same ? run.profile : measure_again(measured, model, shape), limits, in).missing.fits();
+    };
     fail(ExitCode::kDoesNotFit, "does not fit: {}{}: {}; {}",
          config.plan.empty() ? "the leanest plan has " : "the plan has ", describe(model.spec, run.found.memory),
          describe(run.found.missing, MemoryNeed(run.found.memory.layout), run.limits),
-         nearest_change(question, knobs, run.found));
+         nearest_change({.config = config,
+                         .knobs = knobs,
+                         .spec = model.spec,
+                         .shape = run.shape,
+                         .limits = run.limits,
+                         .space = space,
+                         .missing = run.found.missing,
+                         .room = Room{device, host_memory_limit()},
+                         .device_reserve = kReserve,
+                         .fits = fits}));
   }
   run.reason = (config.plan.empty() ? "" : "from " + knobs.source() + ": ") + describe(model.spec, run.found.memory);
   run.plan = std::move(run.found.memory.plan);

@@ -174,6 +174,7 @@ void Trainer::check_length(const fs::path& checkpoint) const {
 }
 
 void Trainer::open_logs() {
+  remove_traces_after(files_, output_, state_.step);
   metrics_.emplace(files_, output_ / "metrics.jsonl", state_.step);
   if (!config_.report_to.empty()) board_.emplace(files_, output_ / "tensorboard", state_.step + 1);
   for (const std::string& line : banner(config_, *model_, data_, measured_, plan(), total_steps_))
@@ -349,8 +350,8 @@ void Trainer::stop_half_updated() {
 }
 
 void Trainer::write_trace(const Timeline& timeline) {
-  const fs::path file = output_ / fmt::format("trace-step-{}.json", state_.step);
-  files_.write_text(file, chrome_trace(engine_->runner().last_schedule(), timeline), false);
+  files_.write_text(output_ / trace_file(state_.step), chrome_trace(engine_->runner().last_schedule(), timeline),
+                    false);
 }
 
 // The plan was accepted as the whole truth about device memory; what comes beside it must be seen.

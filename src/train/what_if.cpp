@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "search/roofline.h"
+#include "train/nearest_change.h"
 #include "train/plan_knobs.h"
 #include "train/planned_shape.h"
 #include "train/profile_cache.h"
@@ -26,6 +27,7 @@ struct Machine {
   MemoryLimits limits;
   // Error(kConfig) for shapes that it does not know.
   std::function<StoredProfile(const RunShape&)> profile;
+  std::function<Profile(const RunShape&)> memory;  // the profile's, and nothing is timed for it
 };
 
 // A run's data as far as memory and time see it.
@@ -95,15 +97,19 @@ bool covers(const StoredProfile& profile, const ModelSpec& spec, const RunShape&
   return true;
 }
 
-Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model) {
+std::shared_ptr<StoredProfile> read_profile(Files& files, const WhatIfOptions& options) {
   if (!files.exists(options.profile)) {
     fail(ExitCode::kConfig, "--profile: {} does not exist; protrain profile --output FILE makes one", options.profile);
   }
-  auto profile = std::make_shared<StoredProfile>(parse_profile(files.read_text(options.profile), options.profile));
+  return std::make_shared<StoredProfile>(parse_profile(files.read_text(options.profile), options.profile));
+}
+
+Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model,
+                     const std::shared_ptr<StoredProfile>& profile, DeviceKind kind) {
   set_links(profile->rates, options);
   Machine machine;
   machine.name = profile->machine.empty() ? options.profile : profile->machine;
-  machine.kind = config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+  machine.kind = kind;
   if (!options.hardware.empty()) {
     const Hardware hardware = hardware_of(files, options);
     machine.limits = limits_of(config, options, hardware.device_memory, hardware.outside, hardware.host_memory);
@@ -128,6 +134,7 @@ Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOption
     }
     return *profile;
   };
+  machine.memory = [profile_of = machine.profile](const RunShape& run) { return profile_of(run).memory; };
   return machine;
 }
 
@@ -139,6 +146,7 @@ Machine from_hardware(Files& files, const TrainConfig& config, const WhatIfOptio
   machine.profile = [hardware, &model](const RunShape& run) {
     return estimate_profile(model.architecture, model.spec, run, hardware);
   };
+  machine.memory = [profile_of = machine.profile](const RunShape& run) { return profile_of(run).memory; };
   return machine;
 }
 
@@ -156,9 +164,7 @@ Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOpt
     own.per_device_train_batch_size = shape.train_shapes.front().rows;
     own.gradient_accumulation_steps = shape.accumulation;
     if (shape.train_shapes != measured->shape.train_shapes || shape.accumulation != measured->shape.accumulation) {
-      measured->shape = shape;
-      measured->profile = measure_again(*measured, model, shape);
-      measured->rates = {};
+      change_shape(*measured, model, shape);
     }
     StoredProfile profile = profile_of(files, own, model, *measured, ProfileCache::kUse,
                                        [](const std::string& line) { log::info("profile: {}", line); });
@@ -166,10 +172,11 @@ Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOpt
     set_links(profile.rates, options);
     return profile;
   };
+  machine.memory = [measured, &model](const RunShape& shape) { return measure_again(*measured, model, shape); };
   machine.profile(run);
   settle(*measured);
   machine.kind = measured->device->kind();
-  machine.name = measured->device->name();
+  machine.name = machine_name(*measured->device);
   machine.limits = memory_limits(config, *measured);
   if (options.device_memory) {
     const Bytes there = *options.device_memory - (machine.kind == DeviceKind::kCpu ? 0 : kReserve);
@@ -198,14 +205,16 @@ class Asker {
  public:
   Asker(const TrainConfig& config, const ModelSource& model, const Machine& machine, const PlanKnobs& knobs,
         DType compute)
-      : config_(config),
-        model_(model),
-        machine_(machine),
-        knobs_(knobs),
-        compute_(compute),
-        space_(knobs.space(model.spec, compute)) {}
+      : config_(config), model_(model), machine_(machine), knobs_(knobs), space_(knobs.space(model.spec, compute)) {}
 
-  Answer ask(const RunShape& shape) const { return ask(shape, machine_.limits, space_); }
+  Answer ask(const RunShape& shape) const {
+    Answer answer;
+    answer.shape = shape;
+    answer.profile = machine_.profile(shape);
+    answer.found = search_plan(model_.spec, shape, answer.profile.memory, answer.profile.rates, machine_.limits, space_,
+                               config_, machine_.kind);
+    return answer;
+  }
 
   // The fastest of all micro-batches that make up the update.
   Answer ask_any_micro_batch(const RunShape& shape) const {
@@ -219,66 +228,29 @@ class Asker {
     return std::move(answers.at(best));
   }
 
-  // What would have fitted, in the order in which a user would rather give up something.
   std::string nearest_change(const Answer& leanest) const {
-    if (knobs_.any() || config_.recompute != Switch::kAuto) {
-      SearchSpace free;
-      free.order = space_.order;
-      if (fits(leanest.shape, machine_.limits, free)) {
-        return fmt::format("without {} it would fit", config_.recompute == Switch::kAuto ? "plan" : "recompute");
-      }
-    }
-    const std::int64_t rows = leanest.shape.train_shapes.front().rows;
-    for (std::int64_t fewer = rows / 2; fewer >= 1; fewer /= 2) {
-      if (rows % fewer != 0) continue;
-      const RunShape shape = with_micro_batch(leanest.shape, fewer);
-      if (!fits(shape, machine_.limits, space_)) continue;
-      return fmt::format("per_device_train_batch_size: {} with gradient_accumulation_steps: {} would fit", fewer,
-                         shape.accumulation);
-    }
-    // With more of a tier the search finds another plan than the leanest, so both are asked for together.
-    MemoryLimits more = machine_.limits;
-    more.device += leanest.found.missing.device;
-    more.host += leanest.found.missing.host;
-    const std::string state =
-        fmt::format("weights, gradients and optimizer state take {}", format_bytes(state_bytes(model_.spec, compute_)));
-    if (!fits(leanest.shape, more, space_)) return state + ": a smaller model or a smaller cutoff_len is needed";
-    std::string text;
-    if (leanest.found.missing.device > 0) {
-      const bool capped = more.device_cap > 0 && machine_.limits.device == more.device_cap - more.outside;
-      const Bytes bytes = capped ? more.device + more.outside : more.device + more.outside + kReserve;
-      text = fmt::format("{} {}", capped ? "device_memory_limit:" : "--device-memory", bytes);
-    }
-    if (leanest.found.missing.host > 0) {
-      const bool capped = config_.host_memory_limit.bytes == machine_.limits.host;
-      text += fmt::format("{}{} {}", text.empty() ? "" : " with ", capped ? "host_memory_limit:" : "--host-memory",
-                          more.host);
-    }
-    return text + " would fit (" + state + ")";
+    const auto fits = [&](const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) {
+      const Profile memory = machine_.memory(shape);
+      const Rates rates = with_calls_of(leanest.profile.rates, memory);
+      return search_plan(model_.spec, shape, memory, rates, limits, space, config_, machine_.kind).missing.fits();
+    };
+    return protrain::nearest_change({.config = config_,
+                                     .knobs = knobs_,
+                                     .spec = model_.spec,
+                                     .shape = leanest.shape,
+                                     .limits = machine_.limits,
+                                     .space = space_,
+                                     .missing = leanest.found.missing,
+                                     .room = {},
+                                     .device_reserve = kReserve,
+                                     .fits = fits});
   }
 
  private:
-  Answer ask(const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) const {
-    Answer answer;
-    answer.shape = shape;
-    answer.profile = machine_.profile(shape);
-    answer.found = search_plan(model_.spec, shape, answer.profile.memory, answer.profile.rates, limits, space, config_,
-                               machine_.kind);
-    return answer;
-  }
-  bool fits(const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) const {
-    try {
-      return ask(shape, limits, space).found.missing.fits();
-    } catch (const Error&) {
-      return false;
-    }
-  }
-
   const TrainConfig& config_;
   const ModelSource& model_;
   const Machine& machine_;
   const PlanKnobs& knobs_;
-  const DType compute_;
   const SearchSpace space_;
 };
 
@@ -301,20 +273,25 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
   const ModelSource& model = *answer.model;
   const PlanKnobs knobs(files, config);
   const bool here = options.hardware.empty() && options.profile.empty();
-  const DeviceKind kind = here                                                 ? device_kind(config)
-                          : !options.profile.empty() && config.device == "cpu" ? DeviceKind::kCpu
-                                                                               : DeviceKind::kCuda;
+  const auto profile = options.profile.empty() ? nullptr : read_profile(files, options);
+  DeviceKind kind = DeviceKind::kCuda;
+  if (here) kind = device_kind(config);
+  if (profile) kind = device_of(*profile).value_or(config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda);
   const DType compute = config.bf16 != Switch::kAuto       ? (config.bf16 == Switch::kTrue ? DType::kBf16 : DType::kF32)
                         : here || kind == DeviceKind::kCpu ? compute_dtype(config, kind)
                                                            : DType::kBf16;
   PlannedShape planned = planned_shape(files, config, model.spec, compute);
   answer.notes = std::move(planned.notes);
-  const Machine machine = here                       ? of_this_machine(files, config, options, model, planned.run)
-                          : !options.profile.empty() ? from_profile(files, config, options, model)
-                                                     : from_hardware(files, config, options, model);
+  const Machine machine = here      ? of_this_machine(files, config, options, model, planned.run)
+                          : profile ? from_profile(files, config, options, model, profile, kind)
+                                    : from_hardware(files, config, options, model);
   answer.machine = machine.name;
-  if (!here && options.profile.empty() && config.device == "cpu") {
-    answer.notes.emplace_back("device: cpu is left aside: the hardware is a GPU");
+  if (!here && config.device != "auto" && (config.device == "cpu") != (kind == DeviceKind::kCpu)) {
+    answer.notes.push_back(fmt::format("device: {} is left aside: the {} is {}", config.device,
+                                       profile ? "profile" : "hardware",
+                                       kind == DeviceKind::kCpu ? "a CPU's"
+                                       : profile                ? "a GPU's"
+                                                                : "a GPU"));
   }
   if (options.disk) {
     answer.notes.push_back(

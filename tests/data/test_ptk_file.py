@@ -1,5 +1,6 @@
 """The .ptk files that Python writes, read back byte by byte as src/data/token_file.h describes them."""
 
+import io
 import json
 import random
 import struct
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protrain.token_file import TokenFile, TokenFileWriter, xxh64
+from protrain.token_file import TokenFile, TokenFileWriter, body_digest, xxh64
 
 
 def test_xxh64_gives_the_published_values():
@@ -15,6 +16,20 @@ def test_xxh64_gives_the_published_values():
     assert xxh64(b"a") == 0xD24EC4F1A98C6E5B
     assert xxh64(b"abc") == 0x44BC2CF5AD770999
     assert xxh64(b"Call me Ishmael. Some years ago--never mind how long precisely-") == 0x02A2E85470D6FD96
+
+
+def by_pieces(data):
+    """As src/data/token_file.h says it, a piece at a time."""
+    while True:
+        data = b"".join(xxh64(data[at : at + 4096]).to_bytes(8, "little") for at in range(0, len(data), 4096))
+        if len(data) <= 4096:
+            return xxh64(data) or 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 12345, 9 * 4096])
+def test_the_digest_of_a_body_is_that_of_its_pieces(size):
+    body = random.Random(size).randbytes(size)
+    assert body_digest(io.BytesIO(body)) == by_pieces(body)
 
 
 @pytest.mark.parametrize("vocabulary,width", [(0, 4), (300, 2), (65536, 2), (65537, 4)])
@@ -41,6 +56,7 @@ def test_every_section_is_where_the_format_says(tmp_path, vocabulary, width):
     assert (version, token_bytes, tokens, count, vocab) == (1, width, len(ids), len(samples), vocabulary)
     assert longest == max(len(sample) for sample, _ in samples)
     assert size == len(data) and digest == xxh64(data[:96])
+    assert struct.unpack_from("<Q", data, 104)[0] == by_pieces(data[112:])
     assert all(at % 64 == 0 for at in (tokens_at, starts_at, mask_at, json_at))
     assert list(struct.unpack_from(f"<{tokens}{'H' if width == 2 else 'I'}", data, tokens_at)) == ids
     starts = struct.unpack_from(f"<{count + 1}Q", data, starts_at)

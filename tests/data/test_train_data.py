@@ -79,6 +79,23 @@ def test_a_damaged_cached_file_is_made_anew_and_said(words, tmp_path):
     assert cached.read_bytes() == whole and names(tmp_path / "cache") == [cached.name]
 
 
+def test_a_byte_that_changed_into_another_valid_id_is_seen(words, tmp_path):
+    write_jsonl(tmp_path / "data.jsonl", [{"input_ids": [1, 2, 3, 4] * 300}] * 2000)  # 4.8 MB: hashes of hashes
+    assert train(words).returncode == 0
+    [cached] = (tmp_path / "cache").iterdir()
+    whole = cached.read_bytes()
+    at = 128 + 2 * 1_000_001  # of token 1,000,001, a 2
+    assert whole[at] == 2
+    cached.write_bytes(whole[:at] + b"\x05" + whole[at + 1 :])
+    result = train([*words, "--overwrite_output_dir"])
+    assert result.returncode == 0 and f"damaged and is made anew ({cached}" in result.stderr, result.stderr
+    assert cached.read_bytes() == whole
+    own = tmp_path / "own.ptk"
+    own.write_bytes(whole[:at] + b"\x05" + whole[at + 1 :])
+    result = train([*words, "--overwrite_output_dir", "--train_file", str(own)])
+    assert result.returncode == 4 and error_of(result).startswith(f"{own}: the file is not what was written"), result.stderr
+
+
 def test_killing_the_run_ends_its_preparation(words, tmp_path):
     write_jsonl(tmp_path / "data.jsonl", [{"text": "the quick brown fox jumps over the lazy dog " * 200}] * 20_000)
     run = subprocess.Popen(words, stderr=subprocess.DEVNULL)

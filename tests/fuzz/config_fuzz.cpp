@@ -2,7 +2,7 @@
 // its key's range, is of its choices, and reads back from its own print.
 //
 // clang-format off
-// sources: src/train/config.cpp src/train/config_json.cpp src/train/config_keys.cpp src/train/config_text.cpp src/base/error.cpp src/base/units.cpp
+// sources: src/train/config.cpp src/train/config_json.cpp src/train/config_keys.cpp src/train/config_text.cpp src/train/foreign_keys.cpp src/base/error.cpp src/base/units.cpp
 // mutant: src/train/config.cpp s/if \(!value \|\| !in_range\(\*value\)\) wrong\(text, right\);/if (!value) wrong(text, right);/
 // mutant: src/train/config.cpp s/if \(!value \|\| !in_range\(static_cast<double>\(\*value\)\)\) wrong/if (!value) wrong/
 // mutant: src/train/config.cpp s/if \(!in_range\(static_cast<double>\(to.bytes\)\)\) wrong/if (false) wrong/

@@ -44,6 +44,7 @@ void read_all(const std::string& content, std::int64_t end_token) {
     if (covered != file->tokens()) std::abort();
     if (file->fingerprint() != file->fingerprint()) std::abort();
     protrain::check_vocabulary(*file, 1000, "x");
+    file->check_digest();
   } catch (const Error& error) {
     if (error.code() != ExitCode::kData) std::abort();
   }

@@ -192,3 +192,19 @@ def test_paths_that_are_not_there_are_code_2_and_folders_that_lack_files_code_5(
         assert protrain(*command, check=False).returncode == 5
     assert protrain("train", absent, check=False).returncode == 2
     assert not (tmp_path / "to").exists()
+
+
+def test_traces_of_an_earlier_run_do_not_outlive_it(run, tmp_path):
+    def traces():
+        return sorted(path.name for path in (tmp_path / "out").glob("trace-step-*"))
+
+    from protrain import report
+
+    run("out", trace_steps=[2, 3, 6])
+    assert traces() == ["trace-step-2.json", "trace-step-3.json", "trace-step-6.json"]
+    # What goes on from step 4 has made steps 2 and 3, and not yet step 6.
+    run("out", "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-4", max_steps=5)
+    assert traces() == ["trace-step-2.json", "trace-step-3.json"]
+    (tmp_path / "out" / "trace-step-mine.json").write_text("{}")
+    run("out", "--overwrite_output_dir", max_steps=1)
+    assert traces() == ["trace-step-mine.json"] and report.collect(tmp_path / "out")["measured"] == []

@@ -158,6 +158,15 @@ def test_without_hardware_it_is_this_machine_and_its_profile_can_be_taken_elsewh
     taken = json.loads(protrain(*words, "--device-memory", "2GiB", "--host-memory", "4GiB").stdout)
     assert taken["fits"] and not taken["estimate"] and taken["machine"] == result["machine"]
     assert taken["memory"]["device"]["by_tag"]["weights"] > 0
+    # The profile says that it is one of a CPU.
+    undecided = [word for at, word in enumerate(words) if "--device" not in words[max(at - 1, 0):at + 1]]
+    said = json.loads(protrain(*undecided, "--device-memory", "2GiB", "--host-memory", "4GiB").stdout)
+    assert said["memory"] == taken["memory"] and said["notes"] == taken["notes"]
+    # So all that lies on its device lies on the host.
+    assert protrain(*undecided, "--device-memory", "2GiB", "--host-memory", "540MiB", check=False).returncode == 3
+    wrong = protrain(*undecided, "--device", "cuda", "--device-memory", "2GiB", "--host-memory", "4GiB")
+    assert json.loads(wrong.stdout)["memory"] == taken["memory"]
+    assert any("device: cuda is left aside" in note for note in json.loads(wrong.stdout)["notes"])
     other = protrain(*words, "--device-memory", "2GiB", "--host-memory", "4GiB", "--per_device_train_batch_size", "2",
                      check=False)
     assert other.returncode == 2 and "other shapes" in other.stderr, other.stderr

@@ -1,0 +1,85 @@
+#include "train/nearest_change.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "train/run_plan.h"
+
+namespace protrain {
+namespace {
+
+// The data may have fewer rows than the micro-batch that is asked for, so this is by their shares.
+RunShape with_rows(RunShape shape, std::int64_t rows, std::int64_t of) {
+  shape.accumulation *= of / rows;
+  for (BatchShape& batch : shape.train_shapes) {
+    batch.max_samples = ceil_div(batch.max_samples * rows, of);
+    batch.rows = std::max<std::int64_t>(1, batch.rows * rows / of);
+  }
+  return shape;
+}
+
+bool fits(const Misfit& misfit, const RunShape& shape, const MemoryLimits& limits, const SearchSpace& space) {
+  try {
+    return misfit.fits(shape, limits, space);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// With more of a tier the search finds another plan than the leanest, so both tiers are asked for together. Empty where
+// it does not help or is not there.
+std::string more_memory(const Misfit& misfit) {
+  const auto& [device_missing, host_missing] = misfit.missing;
+  const Bytes own_limit = misfit.config.host_memory_limit.bytes;
+  const bool device_capped =
+      misfit.limits.device_cap > 0 && misfit.limits.device == misfit.limits.device_cap - misfit.limits.outside;
+  const bool host_capped = own_limit > 0 && own_limit == misfit.limits.host;
+  MemoryLimits more = misfit.limits;
+  more.device += device_missing;
+  more.host += host_missing;
+  if (misfit.room && ((device_missing > 0 && (!device_capped || more.device > misfit.room->device)) ||
+                      (host_missing > 0 && (!host_capped || more.host > misfit.room->host)))) {
+    return {};
+  }
+  if (!fits(misfit, misfit.shape, more, misfit.space)) return {};
+  std::string text;
+  if (device_missing > 0) {
+    const Bytes bytes = more.device + more.outside + (device_capped ? 0 : misfit.device_reserve);
+    text = fmt::format("{} {}", device_capped ? "device_memory_limit:" : "--device-memory", bytes);
+  }
+  if (host_missing > 0) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " with ", host_capped ? "host_memory_limit:" : "--host-memory",
+                        more.host);
+  }
+  return text + " would fit";
+}
+
+}  // namespace
+
+std::string nearest_change(const Misfit& misfit) {
+  const TrainConfig& config = misfit.config;
+  if (misfit.knobs.any() || config.recompute != Switch::kAuto) {
+    SearchSpace free;
+    free.order = misfit.space.order;
+    if (fits(misfit, misfit.shape, misfit.limits, free)) {
+      return fmt::format("without {} it would fit", config.recompute == Switch::kAuto ? "plan" : "recompute");
+    }
+  }
+  const bool automatic = config.per_device_train_batch_size == 0;
+  const std::int64_t of = automatic ? misfit.shape.train_shapes.front().rows : config.per_device_train_batch_size;
+  for (std::int64_t rows = of / 2; rows >= 1; rows /= 2) {
+    if (of % rows != 0) continue;
+    const RunShape smaller = with_rows(misfit.shape, rows, of);
+    if (!fits(misfit, smaller, misfit.limits, misfit.space)) continue;
+    return fmt::format("per_device_train_batch_size: {} with gradient_accumulation_steps: {} would fit", rows,
+                       smaller.accumulation);
+  }
+  const std::string state = fmt::format("weights, gradients and optimizer state take {}",
+                                        format_bytes(state_bytes(misfit.spec, misfit.shape.compute)));
+  if (const std::string text = more_memory(misfit); !text.empty()) return fmt::format("{} ({})", text, state);
+  return state + ": a smaller model, a smaller cutoff_len or more memory is needed";
+}
+
+}  // namespace protrain

@@ -1,0 +1,37 @@
+// What would have fitted where a plan does not. One thread.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "search/search.h"
+#include "train/config.h"
+#include "train/plan_knobs.h"
+
+namespace protrain {
+
+// What there is of memory, the user's limits aside: of the device for the arena, of the host for everything.
+struct Room {
+  Bytes device = 0, host = 0;
+};
+
+struct Misfit {
+  const TrainConfig& config;
+  const PlanKnobs& knobs;
+  const ModelSpec& spec;
+  const RunShape& shape;
+  const MemoryLimits& limits;
+  const SearchSpace& space;
+  const Shortfall& missing;  // of the leanest plan
+  std::optional<Room> room;  // of a machine that is there; none: `protrain plan` may be told of more
+  Bytes device_reserve = 0;  // that limits.device leaves free where no limit of the user's is below it
+  // Whether any plan of a space fits. Errors of a shape that cannot be tried are a no.
+  std::function<bool(const RunShape&, const MemoryLimits&, const SearchSpace&)> fits;
+};
+
+// The first of these that fits, in the order in which a user would rather give up something: the knobs that were set,
+// rows of the micro-batch (the update keeps its samples), a limit on memory, a smaller model. A few words for the end
+// of a message.
+std::string nearest_change(const Misfit&);
+
+}  // namespace protrain
