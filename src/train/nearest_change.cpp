@@ -67,6 +67,13 @@ std::string nearest_change(const Misfit& misfit) {
       return fmt::format("without {} it would fit", config.recompute == Switch::kAuto ? "plan" : "recompute");
     }
   }
+  if (!misfit.space.order && misfit.shape.accumulation > 1) {  // what search_plan() does not choose everywhere
+    SearchSpace layer = misfit.space;
+    layer.order = Order::kLayer;
+    if (fits(misfit, misfit.shape, misfit.limits, layer)) {
+      return "plan: {order: layer} would fit (gradients are then summed in another order, so last bits differ)";
+    }
+  }
   const bool automatic = config.per_device_train_batch_size == 0;
   const std::int64_t of = automatic ? misfit.shape.train_shapes.front().rows : config.per_device_train_batch_size;
   for (std::int64_t rows = of / 2; rows >= 1; rows /= 2) {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "train/profile_cache.h"
+#include "train/signals.h"
 
 namespace protrain {
 namespace {
@@ -18,6 +19,7 @@ class Planner {
 
   RunPlan plan() {
     measured_.rates = profile_of(files_, config_, model_, measured_, ProfileCache::kUse, [](const std::string& line) {
+                        if (signal_received() != 0) throw Interrupted(signal_received());
                         log::info("profile: {}", line);
                       }).rates;
     settle(measured_);

@@ -20,13 +20,8 @@ constexpr Bytes kReserve = 64 * kMiB;
 SearchResult search_plan(const ModelSpec& spec, const RunShape& shape, const Profile& profile, const Rates& rates,
                          const MemoryLimits& limits, SearchSpace space, const TrainConfig& config, DeviceKind kind) {
   const PredictOptions options = {.clip = config.max_grad_norm > 0};
-  const bool one_order = !space.order && shape.accumulation > 1 && (config.deterministic || kind == DeviceKind::kCpu);
-  if (one_order) space.order = Order::kMicroBatch;
-  SearchResult found = search(spec, shape, profile, rates, limits, space, options);
-  if (!one_order || found.missing.fits()) return found;
-  space.order = Order::kLayer;
-  SearchResult other = search(spec, shape, profile, rates, limits, space, options);
-  return other.missing.fits() ? std::move(other) : std::move(found);
+  if (!space.order && (config.deterministic || kind == DeviceKind::kCpu)) space.order = Order::kMicroBatch;
+  return search(spec, shape, profile, rates, limits, space, options);
 }
 
 std::int64_t fastest_micro_batch(std::int64_t rows_of_update,

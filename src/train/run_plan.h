@@ -40,9 +40,9 @@ struct Revision {
 Revision revise_plan(const TrainConfig&, const ModelSource&, const RunPlan&, const Schedule& schedule,
                      const Timeline& measured);
 
-// search(), but for the order of accumulation: where the knobs leave it open it is searched on CUDA without
-// `deterministic` only, and elsewhere kMicroBatch where that fits. It is the one knob that changes results, and a
-// search among measured times does not give the same answer every day.
+// search(), but for the order of accumulation, the one knob that changes bits of the result: where the knobs leave it
+// open it is searched on CUDA without `deterministic` only, and elsewhere kMicroBatch, so that no limit on memory and
+// no measured time changes what is trained.
 SearchResult search_plan(const ModelSpec&, const RunShape&, const Profile&, const Rates&, const MemoryLimits&,
                          SearchSpace, const TrainConfig&, DeviceKind);
 

@@ -19,6 +19,7 @@ constexpr std::int64_t kEcho = kNanoseconds;  // one more signal within this cou
 std::atomic<int> g_signal{0};
 std::atomic<std::int64_t> g_first{0};  // when, on the monotonic clock
 std::atomic<int> g_tell_on{-1};
+std::atomic<bool> g_will_save{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
 // The functions below run inside the handler: async-signal-safe calls only.
@@ -50,7 +51,8 @@ void on_signal(int signal) {
   int none = 0;
   if (g_signal.compare_exchange_strong(none, signal)) {
     g_first = now();
-    tell(signal, ": stopping, a checkpoint will be saved; once more to end at once\n");
+    tell(signal, g_will_save ? ": stopping, a checkpoint will be saved; once more to end at once\n"
+                             : ": stopping, there is nothing to save; once more to end at once\n");
   } else if (now() - g_first.load() >= kEcho) {
     tell(signal, " again: ending at once; the last checkpoint stays\n");
     std::signal(signal, SIG_DFL);
@@ -65,6 +67,7 @@ void on_signal(int signal) {
 
 SignalScope::SignalScope(int tell_on) {
   g_signal = 0;
+  g_will_save = false;
   g_tell_on = tell_on;
   struct sigaction action = {};
   action.sa_handler = on_signal;
@@ -81,6 +84,8 @@ SignalScope::~SignalScope() {
   g_tell_on = -1;
   g_signal = 0;
 }
+
+void announce_checkpoint(bool saved) { g_will_save = saved; }
 
 int signal_received() { return g_signal.load(); }
 

@@ -23,6 +23,8 @@ class SignalScope {
 };
 
 // SIGTERM, SIGINT, SIGHUP or 0. Any thread.
+// Whether a run that is stopped now will have something to save: what the first signal's line says. Off in a new scope.
+void announce_checkpoint(bool saved);
 int signal_received();
 const char* signal_name(int signal);  // of those three
 

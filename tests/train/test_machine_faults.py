@@ -83,7 +83,7 @@ def test_preparing_ends_with_the_run_and_leaves_nothing(keys, tmp_path):
             time.sleep(0.01)
         process.send_signal(number)
         _, text = process.communicate(timeout=30)
-        assert process.returncode == code, text
+        assert process.returncode == code and "there is nothing to save" in text, text
         assert not list((tmp_path / "cache").iterdir()), number
         assert not list((tmp_path / "out").glob("checkpoint-*"))
 
