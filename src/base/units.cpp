@@ -71,7 +71,7 @@ Bytes parse_bytes(std::string_view text) {
   if (number.empty()) refuse("no number");
   if (factor == 0) refuse("unknown unit");
 
-  // Whole numbers stay exact beyond 2^53; only fractions go through double.
+  // Whole numbers stay exact beyond 2^53; only fractions of a unit go through double.
   std::int64_t whole = 0;
   const char* const end = number.data() + number.size();
   const auto integer = std::from_chars(number.data(), number.data() + number.size(), whole);
@@ -83,7 +83,9 @@ Bytes parse_bytes(std::string_view text) {
   double value = 0;
   const auto real = std::from_chars(number.data(), number.data() + number.size(), value);
   if (real.ec != std::errc() || real.ptr != end) refuse("bad number");
+  if (scale == 1) refuse("a part of a byte: without a unit it is a whole number");
   if (value * factor >= 9.2e18) refuse("too large");
+  if (value * factor < 1) refuse("less than 1 byte");  // not 0: where 0 has a meaning, it is written as such
   return static_cast<Bytes>(std::llround(value * factor));
 }
 

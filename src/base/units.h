@@ -23,7 +23,9 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 }
 constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) { return (value + divisor - 1) / divisor; }
 
-std::string format_bytes(Bytes);      // "1.50 GiB", "512 B"
-Bytes parse_bytes(std::string_view);  // "24GiB", "500MiB", "1.5GB", "4096"; throws Error(kConfig) naming the text
+std::string format_bytes(Bytes);  // "1.50 GiB", "512 B"
+// "24GiB", "500MiB", "1.5GB", "4096": a fraction needs a unit and comes to 1 byte or more, rounded. Throws
+// Error(kConfig) naming the text.
+Bytes parse_bytes(std::string_view);
 
 }  // namespace protrain

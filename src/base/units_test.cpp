@@ -24,11 +24,15 @@ TEST(Units, ParsesWhatPeopleWrite) {
   EXPECT_EQ(parse_bytes(" 500 MiB "), 500 * kMiB);
   EXPECT_EQ(parse_bytes("1.5GB"), 1500000000);
   EXPECT_EQ(parse_bytes("0.5kib"), 512);
+  EXPECT_EQ(parse_bytes("0.1GiB"), 107374182);
+  EXPECT_EQ(parse_bytes("0"), 0);
+  EXPECT_EQ(parse_bytes("0GiB"), 0);
   EXPECT_EQ(parse_bytes("9007199254740993"), 9007199254740993);  // 2^53 + 1 has no double
 }
 
 TEST(Units, RefusesWhatIsNoByteCountAndNamesIt) {
-  for (const char* text : {"", "GiB", "12 apples", "1.2.3", "-5", "1e9", "9999999999999GiB", "nan", "0x10"}) {
+  for (const char* text : {"", "GiB", "12 apples", "1.2.3", "-5", "1e9", "9999999999999GiB", "nan", "0x10", "0.4",
+                           "1.5", "0.0", "1.5B", "0.0GiB", "0.0000000001GiB", "0.0006kib"}) {
     SCOPED_TRACE(text);
     try {
       parse_bytes(text);

@@ -17,6 +17,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kSchema = 2;
+constexpr int kMostOfNumber = 1'000'000'000;
+constexpr Bytes kMostBytes = 9'000'000'000'000'000'000;
 constexpr std::string_view kCountKeys[] = {"n_swap", "n_keep_light", "n_recompute", "n_recompute_host",
                                            "swap_interval"};
 
@@ -110,19 +112,19 @@ class Reader {
       } catch (const Error&) {
         bytes = 0;  // refused below, with the key
       }
-      if (bytes >= 1) return bytes;
-      // Read as double first: a number beyond 2^63 would otherwise wrap.
-    } else if (value.is_number_integer() && value.get<double>() >= 1 && value.get<double>() <= 9e18) {
+      if (bytes >= 1 && bytes <= kMostBytes) return bytes;
+    } else if (value.is_number_unsigned() && value.get<std::uint64_t>() >= 1 &&
+               value.get<std::uint64_t>() <= std::uint64_t{kMostBytes}) {
       return value.get<Bytes>();
     }
-    refuse(key, value, "a whole number of at least 1, or one with a unit (\"64MiB\")");
+    refuse(key, value, fmt::format("a whole number, 1 to {}, or one with a unit (\"64MiB\")", kMostBytes));
   }
 
   int number(std::string_view key, int least, int otherwise) const {
     const json* value = find(key);
     if (value == nullptr) return otherwise;
-    if (!value->is_number_integer() || value->get<double>() < least || value->get<double>() > 1e9) {
-      refuse(key, *value, fmt::format("a whole number of at least {}", least));
+    if (!value->is_number_integer() || value->get<double>() < least || value->get<double>() > kMostOfNumber) {
+      refuse(key, *value, fmt::format("a whole number, {} to {}", least, kMostOfNumber));
     }
     return value->get<int>();
   }

@@ -104,6 +104,11 @@ TEST(PlanJson, RefusesWhatItDoesNotUnderstandNamingFileKeyAndValue) {
   EXPECT_THAT(error_of(R"({"schema": 1})"), HasSubstr("plan.json: schema: 1, must be 2"));
   EXPECT_THAT(error_of(R"({"chunk_bytes": -3})"), HasSubstr("chunk_bytes: -3"));
   EXPECT_THAT(error_of(R"({"chunk_bytes": "much"})"), HasSubstr("chunk_bytes: \"much\""));
+  EXPECT_THAT(error_of(R"({"chunk_bytes": "0.4"})"), HasSubstr("chunk_bytes: \"0.4\""));
+  for (const char* bytes : {"9000000000000000001", "\"9000000000000000001\"", "0"}) {
+    EXPECT_THAT(error_of(fmt::format("{{\"chunk_bytes\": {}}}", bytes)),
+                HasSubstr(fmt::format("chunk_bytes: {}, must be a whole number, 1 to 9000000000000000000, or", bytes)));
+  }
   EXPECT_THAT(error_of(R"({"chunk_bytes": 18446744073709551615})"), HasSubstr("chunk_bytes: 1844"));
   EXPECT_THAT(error_of(R"({"activation": ["keep"]})"), HasSubstr("3 layers (or 5 blocks"));
   EXPECT_THAT(error_of(R"({"activation": ["keep", "swop", "keep"]})"), HasSubstr("did you mean \"swap\"?"));
@@ -112,6 +117,10 @@ TEST(PlanJson, RefusesWhatItDoesNotUnderstandNamingFileKeyAndValue) {
   EXPECT_THAT(error_of(R"({"n_buffer": 1.5})"), HasSubstr("n_buffer: 1.5, must be a whole number"));
   EXPECT_THAT(error_of(R"({"n_persist": 99999999999})"), HasSubstr("n_persist: 99999999999"));
   EXPECT_THAT(error_of(R"({"offload_distance": 0})"), HasSubstr("offload_distance: 0"));
+  EXPECT_THAT(error_of(R"({"offload_distance": 1000000000000})"),
+              HasSubstr("offload_distance: 1000000000000, must be a whole number, 1 to 1000000000"));
+  EXPECT_THAT(error_of(R"({"n_buffer": 1000000001})"),
+              HasSubstr("1000000001, must be a whole number, 0 to 1000000000"));
   EXPECT_THAT(error_of(R"({"order": "layers"})"), HasSubstr("did you mean \"layer\"?"));
   EXPECT_THAT(error_of(R"({"state_tier": "disk"})"), HasSubstr("state_tier: \"disk\""));
   EXPECT_THAT(error_of(R"({"place": "cpu"})"), HasSubstr("place: \"cpu\""));

@@ -180,6 +180,11 @@ TEST(Plan, IsRefusedForARunThatNothingCanRun) {
     return error_of([&] { validate(model, make_chunks(model, kOneLayer, DType::kF32), shape, plan); });
   };
   EXPECT_THAT(refusal(spec, [](RunShape& s) { s.accumulation = 0; }), HasSubstr("gradient_accumulation_steps: 0"));
+  EXPECT_EQ(refusal(spec, [](RunShape& s) { s.accumulation = 40'000; }), "");  // of 5 blocks
+  EXPECT_THAT(refusal(spec, [](RunShape& s) { s.accumulation = 40'001; }),
+              HasSubstr("gradient_accumulation_steps: 40001, must be at most 40000 for a model of 5 blocks"));
+  EXPECT_THAT(refusal(spec, [](RunShape& s) { s.accumulation = std::int64_t{1} << 62; }),
+              HasSubstr("gradient_accumulation_steps: 4611686018427387904, must be at most 40000"));
   EXPECT_THAT(refusal(spec, [](RunShape& s) { s.compute = DType::kF16; }), HasSubstr("float16"));
   EXPECT_THAT(refusal(spec, [](RunShape& s) { s.train_shapes[0].max_samples = 3; }),
               HasSubstr("training shape of 2 rows: 3 samples"));

@@ -7,6 +7,9 @@ namespace protrain {
 
 namespace {
 
+// Of one step: planning holds each of them.
+constexpr std::int64_t kMostBlockCalls = 200'000;
+
 void check_shapes(const ModelSpec& spec, const std::vector<BatchShape>& shapes, std::string_view use) {
   for (const BatchShape& shape : shapes) {
     if (shape.rows < 1 || shape.row_tokens < 1) {
@@ -28,6 +31,13 @@ void check_run(const ModelSpec& spec, const RunShape& shape) {
   }
   if (shape.accumulation < 1) {
     fail(ExitCode::kConfig, "gradient_accumulation_steps: {}, must be at least 1", shape.accumulation);
+  }
+  const auto blocks = static_cast<std::int64_t>(spec.blocks.size());
+  if (const std::int64_t most = std::max<std::int64_t>(1, kMostBlockCalls / blocks); shape.accumulation > most) {
+    fail(ExitCode::kConfig,
+         "gradient_accumulation_steps: {}, must be at most {} for a model of {} blocks: a step has {} block calls "
+         "at most (more rows a micro-batch, or a smaller train_batch_size)",
+         shape.accumulation, most, blocks, kMostBlockCalls);
   }
   if (shape.eval_micro_batches < 1) {
     fail(ExitCode::kConfig, "evaluation micro-batches: {}, must be at least 1", shape.eval_micro_batches);

@@ -1,7 +1,6 @@
 // YAML and command line -> TrainConfig.
 #include "train/config.h"
 
-#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -149,7 +148,7 @@ class Assigner {
       to = flag ? (*flag ? "true" : "") : value;
       return;
     }
-    to = value;
+    to = key_.name == "plan" && value.starts_with('{') ? json_of_text(value, where_, "plan") : value;
   }
   void set(bool& to) const {
     const std::optional<bool> value = to_bool(scalar("true or false"));
@@ -172,7 +171,7 @@ class Assigner {
   }
   void set(std::optional<double>& to) const { set(to.emplace()); }
   void set(ByteSize& to) const {
-    constexpr std::string_view kRight = "a size such as 64MiB or 24GB";
+    constexpr std::string_view kRight = "a whole number of bytes, or a size such as 64MiB or 24GB";
     const std::string& text = scalar(kRight);
     try {
       to.bytes = parse_bytes(text);
@@ -231,36 +230,8 @@ void set_key(TrainConfig& config, const ConfigKey& key, const std::string& where
   config.given[std::string(key.name)] = where;
 }
 
-class NothingHandler : public YAML::EventHandler {
- public:
-  void OnDocumentStart(const YAML::Mark&) override {}
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
-  void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
-  void OnMapEnd() override {}
-};
-
-// The one document of a file; not YAML::LoadAll, which never ends on a text that starts with a comma.
-YAML::Node read_document(const std::string& yaml, const std::string& file) {
-  try {
-    std::istringstream in(yaml);
-    YAML::Parser parser(in);
-    NothingHandler nothing;
-    if (parser.HandleNextDocument(nothing) && parser.HandleNextDocument(nothing)) {
-      fail(ExitCode::kConfig, "{}: not one YAML document of `key: value` lines", file);
-    }
-    return YAML::Load(yaml);
-  } catch (const YAML::Exception& error) {
-    fail(ExitCode::kConfig, "{}:{}: not YAML: {}", file, error.mark.line + 1, error.msg);
-  }
-}
-
 void apply_yaml(TrainConfig& config, const std::string& yaml, const std::string& file) {
-  const YAML::Node root = read_document(yaml, file);
+  const YAML::Node root = yaml_document(yaml, file);
   if (!root.IsDefined() || root.IsNull()) return;
   if (!root.IsMap()) fail(ExitCode::kConfig, "{}:{}: not a list of `key: value`", file, root.Mark().line + 1);
 

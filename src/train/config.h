@@ -1,7 +1,7 @@
 // The configuration of a training run: one struct, and one table of keys that drives parsing, --help, printing and
 // saving. Key names and defaults are those of transformers and LLaMA-Factory. Plain values; functions are thread-safe.
 //
-// config*.cpp see base and yaml-cpp only, so that the fuzzer can build them alone.
+// config*.cpp see base, yaml-cpp and nlohmann only, so that the fuzzer can build them alone.
 #pragma once
 #include <filesystem>
 #include <limits>

@@ -1,8 +1,12 @@
 #include "train/config_json.h"
 
+#include <yaml-cpp/eventhandler.h>
+
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "base/error.h"
 
@@ -64,17 +68,56 @@ std::string convert(const YAML::Node& node, const std::string& file, const std::
     if (!entry.first.IsScalar()) refuse("a key must be a plain word");
     const std::string& key = entry.first.Scalar();
     if (!seen.insert(key).second) refuse("a key is given twice");
+    if (entry.second.IsNull() && key.find(':') != std::string::npos) {
+      refuse(fmt::format("{} has no value: write a space after the colon", quoted(key)));
+    }
     if (entry.second.IsNull()) continue;  // the default, as elsewhere
     out += (out.empty() ? "" : ", ") + quoted(key) + ": " + convert(entry.second, file, where, depth + 1, nodes);
   }
   return "{" + out + "}";
 }
 
+class NothingHandler : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
 }  // namespace
+
+YAML::Node yaml_document(const std::string& yaml, const std::string& file) {
+  try {
+    std::istringstream in(yaml);
+    YAML::Parser parser(in);
+    NothingHandler nothing;
+    if (parser.HandleNextDocument(nothing) && parser.HandleNextDocument(nothing)) {
+      fail(ExitCode::kConfig, "{}: not one YAML document of `key: value` lines", file);
+    }
+    return YAML::Load(yaml);
+  } catch (const YAML::Exception& error) {
+    fail(ExitCode::kConfig, "{}:{}: not YAML: {}", file, error.mark.line + 1, error.msg);
+  }
+}
 
 std::string json_of(const YAML::Node& node, const std::string& file, const std::string& where) {
   int nodes = 0;
   return convert(node, file, where, 0, nodes);
+}
+
+std::string json_of_text(const std::string& text, const std::string& file, const std::string& where) {
+  if (nlohmann::json::accept(text)) return text;
+  try {
+    return json_of(yaml_document(text, file + ": " + where), file + ": " + where, "text");
+  } catch (const Error& error) {
+    fail(ExitCode::kConfig, "{}; it must be one mapping such as {{order: layer}}, or JSON", error.what());
+  }
 }
 
 }  // namespace protrain

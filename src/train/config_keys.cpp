@@ -232,7 +232,7 @@ const ConfigKey kKeys[] = {
      .member = &C::compute_threads,
      .help = "CPU threads of blocks and updates; 0 = all allowed cores",
      .min = 0,
-     .max = 4096},
+     .max = 256},
     {.name = "recompute",
      .member = &C::recompute,
      .help = "run a layer's forward again in backward instead of keeping its activations (auto: when they do not fit)",
@@ -256,7 +256,7 @@ const ConfigKey kKeys[] = {
      .alias = "cpu_memory_limit"},
     {.name = "plan",
      .member = &C::plan,
-     .help = "knobs of the memory plan, as in plan.json: a mapping, JSON text or a file; the rest is chosen"},
+     .help = "knobs of the memory plan, as in plan.json: a mapping (YAML or JSON) or a file; the rest is chosen"},
 };
 
 }  // namespace

@@ -175,6 +175,16 @@ TEST(ConfigTest, WrongValueNamesLineKeyValueAndWhatIsRight) {
   EXPECT_THAT(refused("per_device_train_batch_size: 0\n"), HasSubstr("at least 1"));
   EXPECT_THAT(refused("lr_scheduler_type: polynomial\n"), HasSubstr("one of constant"));
   EXPECT_THAT(refused("chunk_bytes: big\n"), HasSubstr("64MiB"));
+  for (const char* key : {"chunk_bytes", "device_memory_limit", "host_memory_limit"}) {
+    for (const char* value : {"0.4", "1.5", "0.0000000001GiB"}) {
+      const auto names = AllOf(HasSubstr(fmt::format("{}: '{}'", key, value)), HasSubstr("a whole number of bytes"));
+      EXPECT_THAT(refused(fmt::format("{}: {}\n", key, value)), AllOf(HasSubstr("run.yaml:4"), names));
+      EXPECT_THAT(refused("", {fmt::format("--{}={}", key, value)}), AllOf(HasSubstr("command line"), names));
+    }
+    EXPECT_EQ(refused(fmt::format("{}: 0\n", key)), "accepted");
+  }
+  EXPECT_THAT(refused("compute_threads: 257\n"), AllOf(HasSubstr("'257'"), HasSubstr("at least 0 and at most 256")));
+  EXPECT_EQ(parse("compute_threads: 256\n").compute_threads, 256);
   EXPECT_THAT(refused("seed: {a: 1}\n"), AllOf(HasSubstr("run.yaml:4"), HasSubstr("nested")));
   EXPECT_THAT(refused("report_to: wandb\n"), HasSubstr("tensorboard"));
   EXPECT_THAT(refused("", {"--max_steps"}), HasSubstr("has no value"));
@@ -282,6 +292,16 @@ TEST(ConfigTest, APlanIsAMappingAFileOrText) {
             R"("activation": ["keep", "swap"]})");
   EXPECT_EQ(parse("plan: runs/plan.json\n").plan, "runs/plan.json");
   EXPECT_EQ(parse("plan: a.json\n", {"--plan", R"({"n_buffer": 2})"}).plan, R"({"n_buffer": 2})");
+  EXPECT_EQ(parse("", {"--plan", "{order: layer, place: {n_resident: 0}}"}).plan,
+            R"({"order": "layer", "place": {"n_resident": 0}})");
+  EXPECT_EQ(parse("plan: '{order: layer}'\n").plan, R"({"order": "layer"})");
+  EXPECT_EQ(parse("", {"--plan", "{\n\t\"a\":{\"b\":{\"c\":{\"d\":{\"e\":1}}}}}"}).plan,
+            "{\n\t\"a\":{\"b\":{\"c\":{\"d\":{\"e\":1}}}}}");  // JSON as it is, a whole plan.json too
+  for (const char* wrong :
+       {"{order: layer", "{order: layer} x", "{order: layer, order: layer}", "{order:layer}", "{"}) {
+    EXPECT_THAT(refused("", {"--plan", wrong}), HasSubstr("command line: plan")) << wrong;
+  }
+  EXPECT_THAT(refused("plan: {order:layer}\n"), AllOf(HasSubstr("run.yaml:4"), HasSubstr("space after the colon")));
   EXPECT_EQ(parse(R"(plan: {x: "7", y: "a\"b\\c\nd", z: 1.5})").plan, R"({"x": "7", "y": "a\"b\\c\u000ad", "z": 1.5})");
   EXPECT_THAT(refused("plan:\n  n_persist: 1\n  n_persist: 2\n"), AllOf(HasSubstr("plan"), HasSubstr("twice")));
   EXPECT_THAT(refused("plan: {a: {b: {c: {d: {e: 1}}}}}\n"), HasSubstr("too deep"));

@@ -19,18 +19,24 @@ constexpr std::string_view kResults[] = {"predicted_device_bytes", "layout", "me
 // What they count depends on the size of a chunk.
 constexpr std::string_view kOfChunks[] = {"n_persist", "n_buffer", "gradient_slots", "place"};
 
+std::string read_plan(Files& files, const std::string& path, const std::string& key) {
+  try {
+    return files.read_text(path);
+  } catch (const Error& error) {
+    fail(ExitCode::kConfig, "{}: {}; it may be a file such as plan.json, or the knobs themselves: {{order: layer}}",
+         key, error.what());
+  }
+}
+
 }  // namespace
 
 PlanKnobs::PlanKnobs(Files& files, const TrainConfig& config) : recompute_(config.recompute) {
   json knobs = json::object();
   if (!config.plan.empty()) {
     const bool text = config.plan.starts_with('{');
-    source_ = text ? config.is_given("plan") ? config.given.at("plan") + ": plan" : "plan" : config.plan;
-    if (!text && !files.exists(config.plan)) {
-      fail(ExitCode::kConfig, "plan: {} does not exist; give a file such as plan.json, or the knobs themselves",
-           config.plan);
-    }
-    knobs = parse_json(text ? config.plan : files.read_text(config.plan), source_, ExitCode::kConfig);
+    const std::string key = config.is_given("plan") ? config.given.at("plan") + ": plan" : "plan";
+    source_ = text ? key : config.plan;
+    knobs = parse_json(text ? config.plan : read_plan(files, config.plan, key), source_, ExitCode::kConfig);
     if (!knobs.is_object()) fail(ExitCode::kConfig, "{}: not a plan: it must be an object of knobs", source_);
     for (const std::string_view key : kResults) knobs.erase(std::string(key));
   }

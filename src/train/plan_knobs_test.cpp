@@ -121,7 +121,11 @@ TEST_F(PlanKnobsTest, KnobsThatCannotBeAreRefusedWithTheReason) {
   EXPECT_NE(refused(R"({"n_persist": 0, "n_buffer": 0})").find("n_buffer"), std::string::npos);
   EXPECT_NE(refused(R"({"activation": "swap"})", Switch::kTrue).find("recompute"), std::string::npos);
   EXPECT_NE(refused("{").find("JSON"), std::string::npos);
-  EXPECT_NE(refused("absent.json").find("absent.json"), std::string::npos);
+  for (const char* path : {"absent.json", "/"}) {  // a folder is no file to read either
+    const std::string message = refused(path);
+    EXPECT_TRUE(message.starts_with(fmt::format("plan: cannot open {}: ", path))) << message;
+    EXPECT_NE(message.find("plan.json"), std::string::npos) << message;
+  }
 }
 
 TEST_F(PlanKnobsTest, AWrittenPlanReadsBackToTheSamePlan) {

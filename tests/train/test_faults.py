@@ -135,3 +135,15 @@ def test_the_same_config_runs_from_config_json_alone(base, model, tmp_path):
     from transformers import AutoModelForCausalLM
 
     AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+
+
+def test_a_plan_that_cannot_be_read_is_a_fault_of_the_configuration(base, tmp_path):
+    refused(tmp_path, dict(base, plan="/tmp"), 2, "c.yaml:", "plan: cannot open /tmp: Is a directory", "plan.json")
+
+
+def test_a_step_of_too_many_block_calls_is_refused_before_it_is_planned(base, tmp_path):
+    refused(tmp_path, dict(base, gradient_accumulation_steps=1048576), 2, "gradient_accumulation_steps: 1048576",
+            "at most 50000")
+    keys = {key: value for key, value in base.items() if key != "per_device_train_batch_size"}
+    refused(tmp_path, dict(keys, per_device_train_batch_size="auto", train_batch_size=1048576), 2,
+            "gradient_accumulation_steps: 1048576", "train_batch_size")

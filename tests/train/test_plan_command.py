@@ -117,6 +117,7 @@ def test_a_host_that_is_too_small_is_named_and_the_size_that_would_do_does(confi
     (("--h2d", "fast"), "--h2d: fast: it must be a number of GB/s"),
     (("--h2d", "-3"), "--h2d: -3: it must be"),
     (("--device-memory", "much"), "--device-memory: much: it must be a size such as 24GiB"),
+    (("--device-memory", "0.4"), "--device-memory: 0.4: it must be a size such as 24GiB"),
     (("--host-memory",), "--host-memory has no value"),
     (("--profile", "absent.json"), "--profile: absent.json does not exist"),
     (("--cutoff_len", "4096"), "more than the model's 128 positions"),
