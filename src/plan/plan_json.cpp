@@ -113,9 +113,8 @@ class Reader {
         bytes = 0;  // refused below, with the key
       }
       if (bytes >= 1 && bytes <= kMostBytes) return bytes;
-      // Read as double first: a number beyond 2^63 would otherwise wrap.
-    } else if (value.is_number_integer() && value.get<double>() >= 1 &&
-               value.get<double>() <= static_cast<double>(kMostBytes)) {
+    } else if (value.is_number_unsigned() && value.get<std::uint64_t>() >= 1 &&
+               value.get<std::uint64_t>() <= std::uint64_t{kMostBytes}) {
       return value.get<Bytes>();
     }
     refuse(key, value, fmt::format("a whole number, 1 to {}, or one with a unit (\"64MiB\")", kMostBytes));
