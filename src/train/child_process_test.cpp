@@ -127,19 +127,23 @@ TEST(SignalTest, AHangupThatIsIgnoredStaysIgnored) {
 }
 
 TEST(SignalTest, TheFirstIsToldAtOnceAndItsEchoDoesNotEndTheProcess) {
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  const SignalScope scope(ends[1]);
-  raise(SIGTERM);
-  raise(SIGTERM);
-  raise(SIGINT);
-  close(ends[1]);
-  std::string told(1000, '\0');
-  told.resize(static_cast<std::size_t>(std::max<ssize_t>(0, read(ends[0], told.data(), told.size()))));
-  close(ends[0]);
-  EXPECT_THAT(told, ::testing::StartsWith("protrain: SIGTERM: stopping, a checkpoint will be saved"));
-  EXPECT_EQ(std::ranges::count(told, '\n'), 3) << told;
-  EXPECT_EQ(signal_received(), SIGTERM);
+  for (const bool saved : {true, false}) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const SignalScope scope(ends[1]);
+    if (saved) announce_checkpoint(true);
+    raise(SIGTERM);
+    raise(SIGTERM);
+    raise(SIGINT);
+    close(ends[1]);
+    std::string told(1000, '\0');
+    told.resize(static_cast<std::size_t>(std::max<ssize_t>(0, read(ends[0], told.data(), told.size()))));
+    close(ends[0]);
+    EXPECT_THAT(told, ::testing::StartsWith(saved ? "protrain: SIGTERM: stopping, a checkpoint will be saved"
+                                                  : "protrain: SIGTERM: stopping, there is nothing to save"));
+    EXPECT_EQ(std::ranges::count(told, '\n'), 3) << told;
+    EXPECT_EQ(signal_received(), SIGTERM);
+  }
 }
 
 TEST(SignalDeathTest, ASecondSignalEndsTheProcessWithAWord) {
