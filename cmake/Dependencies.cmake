@@ -6,6 +6,7 @@ find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
+find_package(ZLIB REQUIRED)
 
 add_library(protrain_flags INTERFACE)
 target_compile_options(protrain_flags INTERFACE

@@ -49,7 +49,7 @@ def main():
               "worst_cosine_margin": margin[worst], "worst_cosine_tensor": worst,
               "lowest_cosine_ours": min(ours_against.values()), "lowest_cosine_torch": min(torch_against.values()),
               "cosine_ours": ours_against, "cosine_torch": torch_against}
-    json.dump(result, open(out, "w"), indent=1)
+    json.dump(result, open(out, "w"))
     print(json.dumps({k: v for k, v in result.items() if k not in ("steps", "cosine_ours", "cosine_torch")}, indent=1))
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import io
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import secrets
 import shutil
 import struct
 import tempfile
+import zlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +24,6 @@ _MAGIC = b"PTKTOK1\0"
 _VERSION = 1
 _HEADER = struct.Struct("<8s2I4Q4QQQQ")  # magic ... file bytes, xxh64 of what is before it
 _DIGEST_AT, _BODY_AT = _HEADER.size, _HEADER.size + 8  # the digest is one of all that follows it
-_PIECE = 4096  # bytes of the body that are hashed together
-_PIECES_AT_ONCE = 1024
 _ALIGNMENT = 64
 _MASK_BLOCK = 1 << 20  # tokens
 
@@ -77,45 +75,12 @@ def xxh64(data: bytes, seed: int = 0) -> int:
     return value ^ (value >> 32)
 
 
-def _hashes_of_pieces(pieces: np.ndarray) -> np.ndarray:
-    """xxh64 of each row of _PIECE bytes, all of them at once: a row alone would take as long as a thousand."""
-    words = pieces.view("<u8").reshape(len(pieces), -1, 4)
-    u64 = np.uint64
-
-    def rotate(value: np.ndarray, bits: int) -> np.ndarray:
-        return (value << u64(bits)) | (value >> u64(64 - bits))
-
-    def rounded(lane: np.ndarray, word: np.ndarray) -> np.ndarray:
-        return rotate(lane + word * u64(_P2), 31) * u64(_P1)
-
-    start = [(_P1 + _P2) & _MASK64, _P2, 0, -_P1 & _MASK64]
-    lanes = np.repeat(np.array([start], dtype=u64), len(pieces), axis=0)
-    for at in range(words.shape[1]):
-        lanes = rounded(lanes, words[:, at])
-    value = sum(rotate(lanes[:, lane], bits) for lane, bits in enumerate((1, 7, 12, 18)))
-    for lane in range(4):
-        value = (value ^ rounded(np.zeros_like(value), lanes[:, lane])) * u64(_P1) + u64(_P4)
-    value = value + u64(_PIECE)
-    value = (value ^ (value >> u64(33))) * u64(_P2)
-    value = (value ^ (value >> u64(29))) * u64(_P3)
-    return (value ^ (value >> u64(32))).astype("<u8")
-
-
-def _hashes(file: BinaryIO) -> Iterator[bytes]:
-    """xxh64 of each piece of what is left of a file."""
-    while block := file.read(_PIECE * _PIECES_AT_ONCE):
-        if whole := len(block) // _PIECE:
-            yield _hashes_of_pieces(np.frombuffer(block, np.uint8, whole * _PIECE).reshape(whole, _PIECE)).tobytes()
-        if rest := block[whole * _PIECE :]:
-            yield xxh64(rest).to_bytes(8, "little")
-
-
 def body_digest(file: BinaryIO) -> int:
     """As src/data/token_file.h has it, of a file that is read from where it stands."""
-    hashes = b"".join(_hashes(file))
-    while len(hashes) > _PIECE:
-        hashes = b"".join(_hashes(io.BytesIO(hashes)))
-    return xxh64(hashes) or 1
+    crc = 0
+    while block := file.read(1 << 20):
+        crc = zlib.crc32(block, crc)
+    return 1 << 32 | crc
 
 
 def is_token_file(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -16,7 +17,7 @@ namespace protrain {
 namespace {
 
 constexpr std::int64_t kReadTokens = std::int64_t{16} * 1024;             // of read(), on the stack: 32 KiB of uint16
-constexpr Bytes kDigestPieceBytes = 4096, kDigestBlockBytes = kMiB;       // hashed together; read together
+constexpr Bytes kDigestBlockBytes = kMiB;                                 // read at once
 constexpr std::int64_t kScanTokens = std::int64_t{256} * 1024;            // of whole-file passes: 1 MiB of int32
 constexpr std::size_t kMaskBytes = 4096;                                  // of read(), on the stack
 constexpr std::int64_t kMaskTokens = 8 * (std::int64_t{kMaskBytes} - 1);  // at any bit offset
@@ -185,31 +186,18 @@ std::uint64_t StoredTokens::compute_fingerprint() const {
   return XXH3_64bits_digest(state.get());
 }
 
-void add_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>* hashes) {
-  constexpr auto kPiece = static_cast<std::size_t>(kDigestPieceBytes);
-  for (; !bytes.empty(); bytes = bytes.subspan(std::min(kPiece, bytes.size()))) {
-    hashes->push_back(XXH64(bytes.data(), std::min(kPiece, bytes.size()), 0));
-  }
-}
-
 void StoredTokens::check_digest() const {
   if (layout_.digest == 0) return;
   try {
     const Bytes end = file_->size();
     std::vector<std::byte> block(static_cast<std::size_t>(std::min(kDigestBlockBytes, end - layout_.body_at)));
-    std::vector<std::uint64_t> hashes;
+    auto crc = crc32_z(0, nullptr, 0);
     for (Bytes at = layout_.body_at; at < end; at += kDigestBlockBytes) {
       const auto piece = std::span(block).first(static_cast<std::size_t>(std::min(kDigestBlockBytes, end - at)));
       file_->read_at(at, piece);
-      add_hashes(piece, &hashes);
+      crc = crc32_z(crc, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
     }
-    while (static_cast<Bytes>(hashes.size() * sizeof hashes[0]) > kDigestPieceBytes) {
-      std::vector<std::uint64_t> of_hashes;
-      add_hashes(std::as_bytes(std::span(hashes)), &of_hashes);
-      hashes = std::move(of_hashes);
-    }
-    const std::uint64_t digest = XXH64(hashes.data(), hashes.size() * sizeof hashes[0], 0);
-    if (std::max<std::uint64_t>(digest, 1) == layout_.digest) return;
+    if ((std::uint64_t{1} << 32 | crc) == layout_.digest) return;
   } catch (const Error& error) {
     throw Error(ExitCode::kData, error.what());
   }

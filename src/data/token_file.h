@@ -4,14 +4,12 @@
 // .ptk, little endian, every section at a multiple of 64 bytes, in this order:
 //   header  "PTKTOK1\0", u32 version 1, u32 token bytes (2 or 4), u64 tokens, u64 samples, u64 vocabulary,
 //           u64 max sample tokens, 4 x u64 section offsets (tokens, sample starts, mask, json), u64 json bytes,
-//           u64 file bytes, u64 xxh64 (seed 0) of the header so far, u64 digest of all that follows (0: an older file
-//           has none)
+//           u64 file bytes, u64 xxh64 (seed 0) of the header so far, u64 digest of all that follows: 2^32 + its CRC-32
+//           as zlib has it (0: an older file has none)
 //   tokens  u16 or u32 [tokens]
 //   starts  u64 [samples + 1], first 0, last = tokens, not decreasing
 //   mask    u8 [ceil(tokens / 8)], bit i (LSB first) = token i is supervised (a loss is taken where it is the target)
 //   json    what it was made from: source names and sizes, tokenizer, form, options
-// The digest: xxh64 of each piece of 4096 bytes (the last may be shorter), back to back, hashed by pieces again as long
-// as they are more than one piece, then xxh64 of what is left; 0 becomes 1.
 // llm.c .bin: 256 x int32 header (magic 20240520 version 1: uint16 tokens; magic 20240801 version 7: uint32 tokens;
 // then the count), then the tokens. LLMQ .bin: 1024-byte header "BIN.TOK\n", int32 version (1, 2), token bytes (4),
 // tokens, vocabulary and has-masks (version 2), then int32 tokens, then mask bits as above.

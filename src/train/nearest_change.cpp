@@ -46,7 +46,7 @@ std::string more_memory(const Misfit& misfit) {
   if (!fits(misfit, misfit.shape, more, misfit.space)) return {};
   std::string text;
   if (device_missing > 0) {
-    const Bytes bytes = more.device + more.outside + (device_capped ? 0 : misfit.device_reserve);
+    const Bytes bytes = more.device + more.outside + (device_capped ? 0 : kDeviceReserve);
     text = fmt::format("{} {}", device_capped ? "device_memory_limit:" : "--device-memory", bytes);
   }
   if (host_missing > 0) {

@@ -24,7 +24,6 @@ struct Misfit {
   const SearchSpace& space;
   const Shortfall& missing;  // of the leanest plan
   std::optional<Room> room;  // of a machine that is there; none: `protrain plan` may be told of more
-  Bytes device_reserve = 0;  // that limits.device leaves free where no limit of the user's is below it
   // Whether any plan of a space fits. Errors of a shape that cannot be tried are a no.
   std::function<bool(const RunShape&, const MemoryLimits&, const SearchSpace&)> fits;
 };

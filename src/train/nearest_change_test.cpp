@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "runtime/toy_model.h"
+#include "train/run_plan.h"
 
 namespace protrain {
 namespace {
@@ -36,7 +37,6 @@ class NearestChangeTest : public ::testing::Test {
                            .space = space,
                            .missing = missing,
                            .room = room,
-                           .device_reserve = 1000,
                            .fits = fits});
   }
 
@@ -107,7 +107,8 @@ TEST_F(NearestChangeTest, AMachineThatIsNotThereMayHaveMore) {
   missing.device = 5;
   const auto more = [](const RunShape&, const MemoryLimits& given, const auto&) { return given.host > kGiB; };
   const std::string text = ask(more);
-  EXPECT_THAT(text, HasSubstr(fmt::format("--device-memory {} with --host-memory {} would", kGiB + 1105, kGiB + 7)));
+  EXPECT_THAT(text, HasSubstr(fmt::format("--device-memory {} with --host-memory {} would", kGiB + 105 + kDeviceReserve,
+                                          kGiB + 7)));
   EXPECT_THAT(text, Not(HasSubstr("_limit")));
 }
 

@@ -19,7 +19,7 @@ class Planner {
 
   RunPlan plan() {
     measured_.rates = profile_of(files_, config_, model_, measured_, ProfileCache::kUse, [](const std::string& line) {
-                        if (signal_received() != 0) throw Interrupted(signal_received());
+                        stop_if_signalled();
                         log::info("profile: {}", line);
                       }).rates;
     settle(measured_);

@@ -62,7 +62,7 @@ class ContentHash {
     const std::unique_ptr<ReadableFile> file = files.open(path);
     std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kHashPieceBytes, file->size())));
     for (Bytes at = 0; at < file->size(); at += kHashPieceBytes) {
-      if (const int signal = signal_received()) throw Interrupted(signal);
+      stop_if_signalled();
       const auto count = static_cast<std::size_t>(std::min(kHashPieceBytes, file->size() - at));
       file->read_at(at, std::span(piece).first(count));
       XXH3_128bits_update(&state_, piece.data(), count);

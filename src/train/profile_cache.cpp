@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kMeasuredVersion = 3;  // raised when the same calls would be measured or kept differently
+constexpr std::string_view kCpuMachine = "CPU: ", kCudaMachine = "GPU: ";
 
 std::string first_line(const fs::path& path) {
   std::string line;
@@ -118,12 +119,6 @@ std::string profile_key(const TrainConfig& config, const ModelSource& model, con
   key.add("cores", allowed_cores()).add("background", background_cores());
   return key.hash();
 }
-
-namespace {
-
-constexpr std::string_view kCpuMachine = "CPU: ", kCudaMachine = "GPU: ";
-
-}  // namespace
 
 std::string machine_name(const Device& device) {
   return fmt::format("{}{}", device.kind() == DeviceKind::kCpu ? kCpuMachine : kCudaMachine, device.name());

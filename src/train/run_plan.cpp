@@ -10,12 +10,6 @@
 #include "train/plan_knobs.h"
 
 namespace protrain {
-namespace {
-
-// CUDA without a limit of the user's: left free for what the driver may still load.
-constexpr Bytes kReserve = 64 * kMiB;
-
-}  // namespace
 
 SearchResult search_plan(const ModelSpec& spec, const RunShape& shape, const Profile& profile, const Rates& rates,
                          const MemoryLimits& limits, SearchSpace space, const TrainConfig& config, DeviceKind kind) {
@@ -54,7 +48,7 @@ MemoryLimits memory_limits(const TrainConfig& config, const MeasuredModel& measu
   limits.pinned_of_a_table_byte = limits.device_is_host ? 0 : kPinnedOfATableByte;
   limits.outside = measured.outside_bytes;
   limits.device_cap = config.device_memory_limit.bytes;
-  limits.device = device.capacity() - (limits.device_is_host ? 0 : kReserve);
+  limits.device = device.capacity() - (limits.device_is_host ? 0 : kDeviceReserve);
   if (limits.device_cap > 0) limits.device = std::min(device.capacity(), limits.device_cap - limits.outside);
   limits.host = host_memory_limit();
   if (config.host_memory_limit.bytes > 0) limits.host = std::min(limits.host, config.host_memory_limit.bytes);
@@ -103,7 +97,7 @@ RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& 
   run.found = ask(run.shape, run.profile, run.limits, space);
   if (!run.found.missing.fits()) {
     const bool is_host = measured.device->kind() == DeviceKind::kCpu;
-    const Bytes device = is_host ? std::numeric_limits<Bytes>::max() : measured.device->capacity() - kReserve;
+    const Bytes device = is_host ? std::numeric_limits<Bytes>::max() : measured.device->capacity() - kDeviceReserve;
     const auto fits = [&](const RunShape& shape, const MemoryLimits& limits, const SearchSpace& in) {
       const bool same = shape.train_shapes == run.shape.train_shapes && shape.accumulation == run.shape.accumulation;
       return ask(shape, same ? run.profile : measure_again(measured, model, shape), limits, in).missing.fits();
@@ -119,7 +113,6 @@ RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& 
                          .space = space,
                          .missing = run.found.missing,
                          .room = Room{device, host_memory_limit()},
-                         .device_reserve = kReserve,
                          .fits = fits}));
   }
   run.reason = (config.plan.empty() ? "" : "from " + knobs.source() + ": ") + describe(model.spec, run.found.memory);

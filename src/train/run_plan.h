@@ -11,6 +11,9 @@
 
 namespace protrain {
 
+// CUDA without a limit of the user's: left free for what the driver may still load.
+inline constexpr Bytes kDeviceReserve = 64 * kMiB;
+
 struct RunPlan {
   RunShape shape;
   Profile profile;

@@ -89,6 +89,10 @@ void announce_checkpoint(bool saved) { g_will_save = saved; }
 
 int signal_received() { return g_signal.load(); }
 
+void stop_if_signalled() {
+  if (const int signal = signal_received()) throw Interrupted(signal);
+}
+
 const char* signal_name(int signal) { return signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "SIGTERM"; }
 
 }  // namespace protrain

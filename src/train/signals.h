@@ -38,4 +38,7 @@ class Interrupted : public std::runtime_error {
   int signal_;
 };
 
+// Throws Interrupted once a signal has come.
+void stop_if_signalled();
+
 }  // namespace protrain

@@ -40,11 +40,6 @@ double seconds_since(Clock::time_point then) { return std::chrono::duration<doub
 
 bool interrupted() { return signal_received() != 0; }
 
-// Before the first step there is nothing to save: the state is what it was made from.
-void stop_if_interrupted() {
-  if (interrupted()) throw Interrupted(signal_received());
-}
-
 std::int64_t total_steps(const TrainConfig& config, const BatchSource& source) {
   if (config.max_steps >= 0) return config.max_steps;
   return static_cast<std::int64_t>(std::ceil(config.num_train_epochs * static_cast<double>(source.steps_per_epoch())));
@@ -114,13 +109,13 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       data_(open_data(files, config, model_->spec)),
       total_steps_(total_steps(config, *data_.train)),
       rate_(make_learning_rate(config, total_steps_)),
-      measured_((stop_if_interrupted(), measure_model(config, *model_, data_))),
+      measured_(measure_model(config, *model_, data_)),
       forecast_(config.prediction_steps) {
-  stop_if_interrupted();
+  stop_if_signalled();  // before the first step there is nothing to save: the state is what it was made from
   plans_.push_back(std::make_unique<RunPlan>(
       plan_run(files_, config_, *model_, data_, measured_, stored_order(files_, checkpoints_))));
   files_.write_text(output_ / kRunConfigFile, print_config(config_), false);
-  stop_if_interrupted();
+  stop_if_signalled();
   engine_ = std::make_unique<Engine>(config_, *model_, plan(), measured_);
   plan().limits.outside = settled_outside(plan(), *measured_.device);
   write_plan();
@@ -190,7 +185,7 @@ void Trainer::open_logs() {
 }
 
 void Trainer::run() {
-  stop_if_interrupted();
+  stop_if_signalled();
   load_state();
   announce_checkpoint(true);
   // Only now: whatever refuses this run must leave the earlier one's checkpoints alone.

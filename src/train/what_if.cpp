@@ -16,9 +16,8 @@
 namespace protrain {
 namespace {
 
-// What a run's process takes of host memory beside its arenas (446-486 MiB in runs on CUDA), and what it leaves free of
-// the device (as memory_limits()).
-constexpr Bytes kProcessBytes = 512 * kMiB, kReserve = 64 * kMiB;
+// What a run's process takes of host memory beside its arenas (446-486 MiB in runs on CUDA).
+constexpr Bytes kProcessBytes = 512 * kMiB;
 
 // Where bytes and times come from, and what there is of memory.
 struct Machine {
@@ -54,7 +53,7 @@ MemoryLimits limits_of(const TrainConfig& config, const WhatIfOptions& options, 
   MemoryLimits limits;
   limits.outside = outside;
   limits.pinned_of_a_table_byte = kPinnedOfATableByte;
-  limits.device = options.device_memory.value_or(device) - outside - kReserve;
+  limits.device = options.device_memory.value_or(device) - outside - kDeviceReserve;
   if (config.device_memory_limit.bytes > 0) {
     limits.device_cap = config.device_memory_limit.bytes;
     limits.device = std::min(limits.device, limits.device_cap - outside);
@@ -179,7 +178,7 @@ Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOpt
   machine.name = machine_name(*measured->device);
   machine.limits = memory_limits(config, *measured);
   if (options.device_memory) {
-    const Bytes there = *options.device_memory - (machine.kind == DeviceKind::kCpu ? 0 : kReserve);
+    const Bytes there = *options.device_memory - (machine.kind == DeviceKind::kCpu ? 0 : kDeviceReserve);
     machine.limits.device = there - machine.limits.outside;
     if (machine.limits.device_cap > 0) {
       machine.limits.device = std::min(machine.limits.device, machine.limits.device_cap - machine.limits.outside);
@@ -242,7 +241,6 @@ class Asker {
                                      .space = space_,
                                      .missing = leanest.found.missing,
                                      .room = {},
-                                     .device_reserve = kReserve,
                                      .fits = fits});
   }
 

@@ -2,7 +2,7 @@
 //
 // sources: src/data/token_file.cpp src/data/token_layout.cpp src/base/error.cpp src/base/files.cpp
 //
-// libraries: -lfmt
+// libraries: -lfmt -lz
 //
 // checks: 5
 #include <cstdint>
