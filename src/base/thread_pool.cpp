@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -11,6 +12,11 @@
 #include "base/units.h"
 
 namespace protrain {
+namespace {
+
+constexpr std::int64_t kSlicesOfAThread = 16;
+
+}  // namespace
 
 struct ThreadPool::State {
   // Also when the system refused a thread and the pool's constructor gives up.
@@ -25,43 +31,48 @@ struct ThreadPool::State {
 
   std::mutex callers;  // held for the whole of one parallel_for
 
-  std::mutex mutex;  // guards everything below
+  std::mutex mutex;  // guards what is below, but for `next`
   std::condition_variable work;
   std::condition_variable done;
   std::uint64_t round = 0;
   bool stop = false;
-  int busy = 0;
-  const std::function<void(std::int64_t, std::int64_t)>* fn = nullptr;
+  const std::function<void(std::int64_t, std::int64_t)>* fn = nullptr;  // null: no round takes helpers
   std::int64_t n = 0;
-  std::int64_t share = 0;
+  std::int64_t slice = 0;
+  std::atomic<std::int64_t> next = 0;
+  int helping = 0;  // threads that are at work on the round
   std::exception_ptr error;
 
   std::vector<std::thread> threads;
 
-  // Fixed equal cuts: thread k always gets the k-th share, which keeps pages near the core that touched them first.
-  void run_share(int index) {
-    const std::int64_t begin = std::min(n, index * share);
-    const std::int64_t end = std::min(n, begin + share);
-    if (begin >= end) return;
+  // Slices go to whoever is free: a core that other programs hold for a while delays one slice, not its whole share.
+  void run_slices(const std::function<void(std::int64_t, std::int64_t)>& run) {
     try {
-      (*fn)(begin, end);
+      for (;;) {
+        const std::int64_t begin = next.fetch_add(slice);
+        if (begin >= n) return;
+        run(begin, std::min(n, begin + slice));
+      }
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
     }
   }
 
-  void serve(int index) {
+  void serve() {
     std::uint64_t seen = 0;
     std::unique_lock lock(mutex);
     for (;;) {
       work.wait(lock, [&] { return stop || round != seen; });
       if (stop) return;
       seen = round;
+      if (fn == nullptr) continue;  // woken too late: it is done
+      const auto& run = *fn;
+      ++helping;
       lock.unlock();
-      run_share(index);
+      run_slices(run);
       lock.lock();
-      if (--busy == 0) done.notify_one();
+      if (--helping == 0) done.notify_one();
     }
   }
 };
@@ -78,9 +89,9 @@ ThreadPool::ThreadPool(int threads, Placement placement) : state_(std::make_uniq
     std::vector<int> home;
     if (!homes.empty())
       home = *homes[homes.size() * static_cast<std::size_t>(index) / static_cast<std::size_t>(threads)];
-    state_->threads.emplace_back([state = state_.get(), index, home = std::move(home)] {
+    state_->threads.emplace_back([state = state_.get(), home = std::move(home)] {
       run_on(home);
-      state->serve(index);
+      state->serve();
     });
   }
 }
@@ -104,15 +115,16 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain,
     const std::lock_guard lock(state.mutex);
     state.fn = &fn;
     state.n = n;
-    state.share = round_up(ceil_div(n, threads()), grain);
+    state.slice = round_up(ceil_div(n, kSlicesOfAThread * threads()), grain);
+    state.next = 0;
     state.error = nullptr;
-    state.busy = static_cast<int>(state.threads.size());
     ++state.round;
   }
   state.work.notify_all();
-  state.run_share(0);
+  state.run_slices(fn);
   std::unique_lock lock(state.mutex);
-  state.done.wait(lock, [&] { return state.busy == 0; });
+  state.fn = nullptr;
+  state.done.wait(lock, [&] { return state.helping == 0; });
   if (state.error) std::rethrow_exception(std::exchange(state.error, nullptr));
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <latch>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -40,12 +42,30 @@ TEST(ThreadPool, UsesAllItsThreads) {
   ThreadPool pool(4);
   std::mutex mutex;
   std::vector<std::thread::id> ids;
+  std::latch all(4);
   pool.parallel_for(4, 1, [&](std::int64_t, std::int64_t) {
-    const std::lock_guard lock(mutex);
-    ids.push_back(std::this_thread::get_id());
+    {
+      const std::lock_guard lock(mutex);
+      ids.push_back(std::this_thread::get_id());
+    }
+    all.arrive_and_wait();
   });
   std::sort(ids.begin(), ids.end());
   EXPECT_EQ(std::unique(ids.begin(), ids.end()) - ids.begin(), 4);
+}
+
+// A thread that is held up costs its slice and no more: the others do what is left.
+TEST(ThreadPool, OthersDoTheWorkOfOneThatIsHeldUp) {
+  ThreadPool pool(2);
+  std::atomic<int> ranges = 0;
+  std::atomic<bool> held = false;
+  pool.parallel_for(32, 1, [&](std::int64_t, std::int64_t) {
+    if (!held.exchange(true)) {
+      while (ranges < 31) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ++ranges;
+  });
+  EXPECT_EQ(ranges, 32);
 }
 
 TEST(ThreadPool, RethrowsAndStaysUsable) {

@@ -17,7 +17,7 @@ Bytes host_need(const MemoryNeed& need, const MemoryLimits& limits) {
 
 Bytes device_need(const MemoryNeed& need, const MemoryLimits& limits) {
   if (limits.pinned_of_a_table_byte == 0) return need.device;
-  return need.device + ceil_div(need.pinned, limits.pinned_of_a_table_byte);
+  return need.device + ceil_div(need.pinned, limits.pinned_of_a_table_byte) + kDevicePieces;
 }
 
 Shortfall shortfall(const MemoryNeed& need, const MemoryLimits& limits) {

@@ -26,6 +26,9 @@ struct MemoryLimits {
 
 // 8 bytes a page of 4 KiB (18b.log in bench/results/offload_h200: 70 MiB for 33.8 GiB).
 inline constexpr Bytes kPinnedOfATableByte = 512;
+// The driver takes memory, and its tables, in pieces of 2 MiB: beside what is counted a run was up to 2.4 MiB larger
+// (llama-3.2-3b.json in bench/results/prediction_h200), and a module may be loaded late.
+inline constexpr Bytes kDevicePieces = 8 * kMiB;
 
 struct MemoryNeed {
   Bytes device = 0, pinned = 0, pageable = 0;
@@ -34,7 +37,7 @@ struct MemoryNeed {
 };
 
 Bytes host_need(const MemoryNeed&, const MemoryLimits&);    // the process's share included
-Bytes device_need(const MemoryNeed&, const MemoryLimits&);  // the arena and the driver's tables
+Bytes device_need(const MemoryNeed&, const MemoryLimits&);  // the arena and, on CUDA, the driver's tables and pieces
 // Bytes that are missing; 0 where it fits.
 struct Shortfall {
   Bytes device = 0, host = 0;

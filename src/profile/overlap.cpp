@@ -108,18 +108,22 @@ std::pair<double, double> together(const Device& device, const LaneLoad& here, c
 
 }  // namespace
 
+int windows(const std::vector<LaneLoad>& loads) {
+  const auto count = static_cast<int>(loads.size());
+  const auto drifting = static_cast<int>(std::ranges::count(loads, true, &LaneLoad::drifts));
+  return count * (count - 1) / 2 + (count - drifting) + drifting * (count - 1);
+}
+
 std::array<std::array<double, kLanes>, kLanes> slowdowns(const Device& device, const std::vector<LaneLoad>& loads,
                                                          const OverlapPace& pace) {
   auto result = Rates::no_slowdown();
   std::vector<double> solo;
-  for (const LaneLoad& load : loads) solo.push_back(load.own_thread ? alone(device, load, pace) : 0);
+  for (const LaneLoad& load : loads) solo.push_back(load.drifts ? 0 : alone(device, load, pace));
   bool warm = false;
-  // What heats the device is timed alone right before each of its pairs: under the clocks that it has there.
   const auto renew = [&](std::size_t i) {
-    if (loads[i].own_thread) return;
+    if (!loads[i].drifts) return;
     OverlapPace own = pace;
-    if (!warm) own.settle += pace.warm;
-    warm = true;
+    if (!loads[i].own_thread && !std::exchange(warm, true)) own.settle += pace.warm;
     solo[i] = alone(device, loads[i], own);
   };
   for (std::size_t a = 0; a < loads.size(); ++a) {

@@ -12,6 +12,9 @@ struct LaneLoad {
   Stream* stream = nullptr;
   Work work;
   bool own_thread = true;  // else only the calling thread may issue it: at most one load
+  // Its speed alone changes meanwhile, with the clocks that it heats or with what else uses the host's memory: it is
+  // timed alone right before each of its pairs.
+  bool drifts = false;
 };
 
 struct OverlapPace {
@@ -21,7 +24,8 @@ struct OverlapPace {
 };
 
 // By pair of loads: seconds of a piece of the first while the second works / alone; at least 1. Each pair runs once.
-// Rows and columns of lanes without a load are 1.
+// Rows and columns of lanes without a load are 1. In all windows(loads) times settle + window, and `warm`.
+int windows(const std::vector<LaneLoad>&);
 std::array<std::array<double, kLanes>, kLanes> slowdowns(const Device&, const std::vector<LaneLoad>&,
                                                          const OverlapPace&);
 

@@ -19,7 +19,8 @@ struct Links {
   std::unique_ptr<Stream> a = device->stream("a"), b = device->stream("b");
 
   LaneLoad up(Lane lane, Stream& stream, Bytes at, bool own_thread = true) const {
-    return {lane, &stream, [=, this](Stream& on) { on.copy(on_device + at, on_host + at, kCopy); }, own_thread};
+    return {lane, &stream, [=, this](Stream& on) { on.copy(on_device + at, on_host + at, kCopy); }, own_thread,
+            !own_thread};
   }
   LaneLoad down(Lane lane, Stream& stream, Bytes at) const {
     return {lane, &stream, [=, this](Stream& on) { on.copy(on_host + at, on_device + at, kCopy); }, true};

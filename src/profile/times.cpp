@@ -68,6 +68,16 @@ Pace gpu_pace(double seconds, bool whole) {
   return pace;
 }
 
+// Of the whole time, what a model is worth: calls so short that they never heat a card settle at once. A block's share
+// of the work stands for a layer's.
+double worth(const RigModel& model) {
+  constexpr double kHeats = 2e12;  // FLOPs of a forward and a backward: 3 ms of an H200
+  constexpr double kLeast = 0.125;
+  const BatchShape shape = busiest_kind(model).shape;
+  const double flops = model.spec.flops_per_token(shape.row_tokens) * static_cast<double>(shape.tokens());
+  return std::clamp(flops / static_cast<double>(model.spec.blocks.size()) / kHeats, kLeast, 1.0);
+}
+
 // A training run begins with this, however small it is.
 Pace cpu_pace() {
   Pace pace;
@@ -129,6 +139,28 @@ class UpdateSide {
   std::optional<UpdateRig> layer_, tiny_;
 };
 
+// The host's, in memory of its own.
+class HostSide {
+ public:
+  HostSide(const ModelSpec& spec, const RunShape& shape, Bytes most, UpdateKernels& kernels)
+      : side_(spec, shape, std::min(beyond_caches(most), host_memory_limit() / kHostShare), kernels,
+              [this](Bytes bytes) {
+                state_.emplace(bytes);
+                state_->touch();
+                return state_->data();
+              }) {}
+  UpdateRig& layer() { return side_.layer(); }
+  UpdateRig& tiny() { return side_.tiny(); }
+
+ private:
+  std::optional<HostMapping> state_;
+  UpdateSide side_;
+};
+
+Rates::Linear host_update(HostSide& side, const Device& device, Stream& stream, double seconds) {
+  return profile::only_update_times(device, stream, side.layer(), side.tiny(), seconds).update;
+}
+
 class Measurement {
  public:
   Measurement(const RigModel& model, Device& device, UpdateKernels& device_kernels, UpdateKernels* host_kernels,
@@ -139,7 +171,8 @@ class Measurement {
         host_kernels_(host_kernels),
         budget_(budget),
         options_(options),
-        pace_(device.kind() == DeviceKind::kCuda ? gpu_pace(options.seconds, !options.earlier.measured) : cpu_pace()),
+        pace_(device.kind() == DeviceKind::kCuda ? gpu_pace(options.seconds * worth(model), !options.earlier.measured)
+                                                 : cpu_pace()),
         compute_(device.stream("compute")) {}
 
   Rates run() {
@@ -201,41 +234,34 @@ class Measurement {
     rates.round = times.round;
     rates.finish_norm = times.finish_norm;
 
-    std::optional<HostMapping> host_state;
-    std::optional<UpdateSide> on_host;
+    std::optional<HostSide> on_host;
     if (host_kernels_ != nullptr) {
-      const Bytes most = std::min(beyond_caches(pace_.host_update_bytes), host_memory_limit() / kHostShare);
-      on_host.emplace(model_.spec, model_.shape, most, *host_kernels_, [&](Bytes bytes) {
-        host_state.emplace(bytes);
-        host_state->touch();
-        return host_state->data();
-      });
-      rates.cpu_update =
-          profile::only_update_times(device_, *cpu_update, on_host->layer(), on_host->tiny(), pace_.updates).update;
+      on_host.emplace(model_.spec, model_.shape, pace_.host_update_bytes, *host_kernels_);
+      rates.cpu_update = host_update(*on_host, device_, *cpu_update, pace_.updates);
     } else {
       rates.cpu_update = rates.gpu_update;
     }
 
     std::vector<LaneLoad> loads = {
-        {Lane::kCompute, compute_.get(), [&](Stream&) { block.forward_backward(); }, false},
+        {Lane::kCompute, compute_.get(), [&](Stream&) { block.forward_backward(); }, false, true},
         {Lane::kH2d, h2d.get(), [&](Stream& on) { on.copy(loaded.get(), pinned.get(), copy); }, true},
         {Lane::kD2h, d2h.get(), [&](Stream& on) { on.copy(pinned.get() + copy, stored.get(), copy); }, true},
         {Lane::kGpuUpdate, gpu_update.get(), [&](Stream& on) { on_device.layer().update(on); }, true}};
     if (on_host) {
-      loads.push_back({Lane::kCpuUpdate, cpu_update.get(), [&](Stream& on) { on_host->layer().update(on); }, true});
+      loads.push_back(
+          {Lane::kCpuUpdate, cpu_update.get(), [&](Stream& on) { on_host->layer().update(on); }, true, true});
     }
     say("timing lanes beside each other");
-    rates.slowdown = profile::slowdowns(device_, loads, overlap_pace(loads.size()));
+    rates.slowdown = profile::slowdowns(device_, loads, overlap_pace(profile::windows(loads)));
     if (!on_host) copy_slowdown(rates, Lane::kGpuUpdate, Lane::kCpuUpdate);
     compute_->synchronize();
   }
 
   // What is left of the time, when making blocks took more of it than planned.
-  OverlapPace overlap_pace(std::size_t loads) const {
+  OverlapPace overlap_pace(int windows) const {
     OverlapPace pace = pace_.overlap;
     if (device_.kind() == DeviceKind::kCpu) return pace;
     const double left = options_.seconds - std::chrono::duration<double>(Clock::now() - begin_).count();
-    const auto windows = static_cast<double>(loads * (loads + 1) / 2 + loads - 2);
     const double share = std::clamp(left / (pace.warm + windows * (pace.settle + pace.window)), 0.1, 1.0);
     pace.settle *= share;
     pace.window *= share;
@@ -275,6 +301,14 @@ Rates measure_rates(const ModelSpec& spec, std::span<const std::unique_ptr<Block
   }
   release_plain_memory(device.kind());
   return rates;
+}
+
+Rates::Linear measure_host_update(const ModelSpec& spec, const RunShape& shape, Device& device,
+                                  UpdateKernels& host_kernels) {
+  const Pace pace = device.kind() == DeviceKind::kCuda ? gpu_pace(TimingOptions{}.seconds, true) : cpu_pace();
+  HostSide side(spec, shape, pace.host_update_bytes, host_kernels);
+  const auto stream = device.host_stream("cpu_update");
+  return host_update(side, device, *stream, pace.updates);
 }
 
 }  // namespace protrain

@@ -13,9 +13,10 @@
 namespace protrain {
 
 struct TimingOptions {
-  // Of the whole on a GPU, at most, as far as one call of each kind allows. The CPU device is not worth so much: there
-  // it is a few calls of each kind.
-  double seconds = 40;
+  // Of the whole on a GPU, at most, as far as one call of each kind allows; a small model, which heats no card, gets a
+  // part of it. Starting up and recording take 7 s more. The CPU device is not worth so much: there it is a few calls
+  // of each kind.
+  double seconds = 30;
   // Of the same model on the same machine, for other shapes: calls that it has are taken over, and so is all that does
   // not depend on the micro-batch. Only the calls that are missing are timed then, in about a seventh of `seconds`. Not
   // measured: as none.
@@ -36,5 +37,9 @@ struct TimingOptions {
 Rates measure_rates(const ModelSpec&, std::span<const std::unique_ptr<Block>>, TraceBook&, const RunShape&,
                     const Profile& memory, Device&, UpdateKernels& device_kernels, UpdateKernels* host_kernels,
                     Bytes device_budget, const TimingOptions& = {});
+
+// The host's update alone, once more: its speed follows what else uses the host's memory, from minute to minute. Takes
+// a second at most; of the host 2.1 GB at most, given back.
+Rates::Linear measure_host_update(const ModelSpec&, const RunShape&, Device&, UpdateKernels& host_kernels);
 
 }  // namespace protrain

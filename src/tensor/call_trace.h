@@ -11,9 +11,9 @@ namespace protrain {
 enum class TraceClass : std::uint8_t { kTransient, kSaved, kResult };
 
 struct TracedAllocation {
-  Bytes bytes = 0;  // as asked for
-  std::int32_t born = 0;
-  std::int32_t died = -1;  // -1: alive at the call's end
+  Bytes bytes = 0;         // as asked for
+  std::int32_t born = 0;   // its number among the call's allocations
+  std::int32_t died = -1;  // the number of the first allocation after its release; -1: alive at the call's end
   TraceClass where = TraceClass::kTransient;
   int result = -1;                       // kResult: which
   Bytes offset = 0;                      // inside its class's memory; 0 of a result

@@ -34,22 +34,25 @@ struct RecordScope::State final : hooks::Session {
   hooks::Served allocate(const hooks::Request& request) override {
     void* const memory = hooks::new_plain(request.bytes);
     live[memory] = made.size();
-    made.push_back({.bytes = request.bytes, .born = clock++, .worker = request.worker});
+    made.push_back({.bytes = request.bytes, .born = count(), .worker = request.worker});
     return {memory, &hooks::deleter};
   }
   hooks::Released release(void* memory) override {
     const auto found = live.find(memory);
     if (found == live.end()) return hooks::Released::kNotOurs;
-    made[found->second].died = clock++;
+    made[found->second].died = count();
     live.erase(found);
     return hooks::Released::kPlain;
   }
   std::int64_t alive() const override { return static_cast<std::int64_t>(live.size()); }
 
+  // The clock: releases between two allocations have no order among themselves, as autograd's thread may make some
+  // late.
+  std::int32_t count() const { return static_cast<std::int32_t>(made.size()); }
+
   const bool keeps;
   std::vector<TracedAllocation> made;
   std::unordered_map<void*, std::size_t> live;
-  std::int32_t clock = 0;
 };
 
 RecordScope::RecordScope(bool keeps) : state_(std::make_unique<State>(keeps)) { hooks::enter(*state_); }

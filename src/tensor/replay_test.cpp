@@ -59,6 +59,21 @@ TEST_F(Replay, SavedLieBackToBackAndTransientsSharePlaces) {
   EXPECT_TRUE(alike(*trace, *record()));
 }
 
+// Autograd's thread lets go of its last tensors while the calling one does: in any order.
+TEST_F(Replay, ReleasesBetweenTwoAllocationsHaveNoOrder) {
+  const auto record_releasing = [](bool first_last) {
+    RecordScope scope(false);
+    at::Tensor first = piece(), second = piece(2 * kPiece);
+    (first_last ? second : first).reset();
+    (first_last ? first : second).reset();
+    piece();
+    return scope.finish();
+  };
+  const auto one = record_releasing(false), other = record_releasing(true);
+  EXPECT_TRUE(alike(*one, *other));
+  EXPECT_EQ(memory_of(*one).workspace, 1024 + 2048);
+}
+
 TEST_F(Replay, ServesPlannedAddressesAndNothingElse) {
   const auto trace = record();
   reset_allocator_counts();

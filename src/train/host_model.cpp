@@ -5,7 +5,7 @@
 
 #include "base/cgroup.h"
 #include "base/error.h"
-#include "train/host_memory.h"
+#include "base/host_memory.h"
 
 namespace protrain {
 

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/out_of_memory.h"
 #include "base/thread_pool.h"
 #include "optimizer/kernels.h"
 #include "profile/memory.h"
 #include "tensor/tensor.h"
-#include "train/host_memory.h"
 
 namespace protrain {
 namespace {

@@ -75,6 +75,11 @@ Bytes timing_budget(const TrainConfig& config, const MeasuredModel& measured) {
   return limit > 0 ? std::clamp<Bytes>(limit - measured.outside_bytes, 0, free) : free;
 }
 
+void make_kernels(MeasuredModel& measured) {
+  if (measured.kernels.device) return;
+  measured.kernels = make_run_kernels(measured.device->kind(), measured.compute_threads);
+}
+
 // measure_rates() whose want of memory is said in the run's own terms.
 Rates timed_rates(const TrainConfig& config, const ModelSource& model, const MeasuredModel& measured,
                   const Profile& memory, TimingOptions options,
@@ -183,14 +188,17 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
     // The memory that was just recorded is the truth: a file that says otherwise is of another state of libraries.
     if (kept && same(kept->memory, profile.memory) && complete(kept->memory, kept->rates)) {
       log::info("profile: {} (measured before)", (folder / (profile.key + ".json")).string());
+      if (cache == ProfileCache::kUse && measured.device->kind() == DeviceKind::kCuda) {
+        make_kernels(measured);
+        kept->rates.cpu_update =
+            measure_host_update(model.spec, measured.shape, *measured.device, *measured.kernels.host);
+      }
       return std::move(*kept);
     }
     if (complete(profile.memory, measured.rates)) profile.rates = measured.rates;
   }
   if (!profile.rates.measured) {
-    if (!measured.kernels.device) {
-      measured.kernels = make_run_kernels(measured.device->kind(), measured.compute_threads);
-    }
+    make_kernels(measured);
     TimingOptions options;
     if (cache != ProfileCache::kRenew) options.earlier = measured.rates;
     profile.rates = timed_rates(config, model, measured, profile.memory, options, progress);

@@ -30,7 +30,9 @@ std::optional<StoredProfile> load_profile(Files&, const std::filesystem::path& f
 void keep_profile(Files&, const std::filesystem::path& folder, const StoredProfile&);
 
 enum class ProfileCache : std::uint8_t {
-  kUse,    // reads; keeps what was measured on a GPU: on the CPU it takes no time worth a file for each tiny model
+  // Reads, and times the host's update beside a GPU again, whose speed changes from minute to minute; keeps what was
+  // measured on a GPU: on the CPU it takes no time worth a file for each tiny model.
+  kUse,
   kKeep,   // reads; keeps whatever was measured
   kRenew,  // measures although it is there, and keeps that
 };

@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include "base/cgroup.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "train/nearest_change.h"
 #include "train/plan_knobs.h"
 
@@ -50,7 +50,7 @@ MemoryLimits memory_limits(const TrainConfig& config, const MeasuredModel& measu
   limits.device_cap = config.device_memory_limit.bytes;
   limits.device = device.capacity() - (limits.device_is_host ? 0 : kDeviceReserve);
   if (limits.device_cap > 0) limits.device = std::min(device.capacity(), limits.device_cap - limits.outside);
-  limits.host = host_memory_limit();
+  limits.host = plannable_host_memory();
   if (config.host_memory_limit.bytes > 0) limits.host = std::min(limits.host, config.host_memory_limit.bytes);
   limits.process = measured.process_bytes;
   return limits;
@@ -112,7 +112,7 @@ RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& 
                          .limits = run.limits,
                          .space = space,
                          .missing = run.found.missing,
-                         .room = Room{device, host_memory_limit()},
+                         .room = Room{device, plannable_host_memory()},
                          .fits = fits}));
   }
   run.reason = (config.plan.empty() ? "" : "from " + knobs.source() + ": ") + describe(model.spec, run.found.memory);

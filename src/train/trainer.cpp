@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "checkpoint/folder_names.h"
 #include "checkpoint/training_checkpoint.h"
@@ -14,7 +15,6 @@
 #include "train/engine.h"
 #include "train/evaluate.h"
 #include "train/forecast.h"
-#include "train/host_memory.h"
 #include "train/learning_rate.h"
 #include "train/metrics.h"
 #include "train/output_folder.h"
