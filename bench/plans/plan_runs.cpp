@@ -128,8 +128,8 @@ class Runs {
     }
     engine.runner().drain();
     row["times"] = times;
-    // The first step has nothing pending, the second finds the first one's.
-    std::vector<double> steady(times.begin() + std::min<std::ptrdiff_t>(2, count - 1), times.end());
+    // The first step alone has no updates pending.
+    std::vector<double> steady(times.begin() + std::min<std::ptrdiff_t>(1, count - 1), times.end());
     std::ranges::sort(steady);
     row["step_seconds"] = steady[steady.size() / 2];
   }

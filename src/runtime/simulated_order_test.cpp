@@ -25,9 +25,9 @@ LaneOrders orders(const Timeline& timeline) {
 
 // Whatever tasks cost, the order is the schedule's: here each takes a time of its own.
 Timeline simulated(const Schedule& schedule) {
-  std::vector<double> seconds;
-  for (std::size_t id = 0; id < schedule.tasks.size(); ++id) seconds.push_back(1 + static_cast<double>(id * 7 % 5));
-  return simulate(schedule, seconds, {});
+  std::vector<TaskTime> times;
+  for (std::size_t id = 0; id < schedule.tasks.size(); ++id) times.emplace_back(1 + static_cast<double>(id * 7 % 5));
+  return simulate(schedule, times, {});
 }
 
 TEST(SimulatedOrder, IsThatOfTheExecutorOnEveryLane) {

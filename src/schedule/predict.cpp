@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
+#include "schedule/recent_load.h"
 #include "schedule/simulate.h"
 
 namespace protrain {
@@ -81,18 +83,47 @@ Period period_of(const Schedule& schedule, const Timeline& timeline) {
 }
 
 // Times of a folded step's tasks, from those of its three micro-batches alone.
-void fold_seconds(const Schedule& schedule, Order order, double stands_for, const Rates& rates,
-                  std::vector<double>& seconds) {
+void fold_times(const Schedule& schedule, Order order, double stands_for, const Rates& rates,
+                std::vector<TaskTime>& times) {
   const Task& upload = schedule.tasks.front();
   PROTRAIN_CHECK(upload.op == Op::kCopy && upload.lane == Lane::kH2d && upload.chunk < 0, "{} comes first",
                  upload.name);
-  seconds.front() = rates.h2d.of(static_cast<double>(upload.access.at(0).range.bytes) * stands_for);
+  times.front() = rates.h2d.of(static_cast<double>(upload.access.at(0).range.bytes) * stands_for);
   if (order != Order::kLayer) return;
-  for (std::size_t id = 1; id < seconds.size(); ++id) {
+  for (std::size_t id = 1; id < times.size(); ++id) {
     const Task& task = schedule.tasks[id];
     const bool once = task.chunk >= 0 || task.op == Op::kFinishNorm;  // weights, gradients
-    if (!once) seconds[id] *= stands_for;
+    if (!once) times[id] = {times[id].steady * stands_for, times[id].rested * stands_for};
   }
+}
+
+// The compute lane's load at the end of a step that begins with it, if its tasks last as long as in `result`: what is
+// left of the load at the beginning, and what the step adds. 1 where hardly anything is left.
+double steady_load(const Prediction& result, std::int64_t left_out) {
+  const double left = std::exp(-result.step_seconds / RecentLoad::kMemory);
+  if (left < 0.01) return 1;
+  RecentLoad load(0);
+  double at = 0;
+  const auto pass = [&](double begin, double end) {
+    for (const Span& span : result.timeline.spans) {
+      const double from = std::max(span.begin_seconds, begin), to = std::min(span.end_seconds, end);
+      if (span.lane != Lane::kCompute || to <= from) continue;
+      load.rest(from - at);
+      load.work(to - from);
+      at = to;
+    }
+    load.rest(end - at);
+    at = end;
+  };
+  const Period period = left_out > 0 ? period_of(result.schedule, result.timeline) : Period{};
+  pass(0, period.end);
+  for (std::int64_t i = 0; i < left_out; ++i) {
+    at = period.begin;
+    pass(period.begin, period.end);
+  }
+  pass(period.end, result.timeline.seconds);
+  load.rest(result.step_seconds - result.compute_waits - result.busy[static_cast<std::size_t>(Lane::kCompute)]);
+  return std::min(1.0, load.load() / (1 - left));
 }
 
 // Fills the sums of a simulated step; in kMicroBatch order `left_out` more micro-batches are added.
@@ -125,14 +156,14 @@ Prediction predict(const ModelSpec& spec, const std::vector<Chunk>& chunks, cons
   result.schedule = expand(spec, chunks, shape, profile, plan, layout, step);
   PROTRAIN_CHECK(result.schedule.slots_after == step.slots,
                  "a steady step finds other chunks in the slots than it leaves");
-  double load = 1;
-  for (int round = 0; round < 2; ++round) {
-    std::vector<double> seconds = task_seconds(result.schedule, spec, chunks, step, rates, load);
-    if (left_out > 0) fold_seconds(result.schedule, plan.order, stands_for, rates, seconds);
-    result.timeline = simulate(result.schedule, seconds, rates);
+  std::vector<TaskTime> times = task_times(result.schedule, spec, chunks, step, rates);
+  if (left_out > 0) fold_times(result.schedule, plan.order, stands_for, rates, times);
+  result.timeline = simulate(result.schedule, times, rates);
+  add_up(result, plan.order, left_out, rates.between_steps);
+  const std::int64_t repeated = plan.order == Order::kMicroBatch ? left_out : 0;
+  if (const double load = steady_load(result, repeated); load < 1) {
+    result.timeline = simulate(result.schedule, times, rates, load);
     add_up(result, plan.order, left_out, rates.between_steps);
-    const double compute = result.busy[static_cast<std::size_t>(Lane::kCompute)];
-    load = result.step_seconds > 0 ? compute / result.step_seconds : 1;
   }
   return result;
 }

@@ -82,9 +82,11 @@ TEST(Predict, IsTheSimulationOfItsScheduleAtItsOwnLoad) {
     // Between the times of a device that always rests and of one that never does.
     const StepShape step = one.train_step();
     double sums[2];
+    const std::vector<TaskTime> times = task_times(prediction.schedule, one.spec, one.chunks, step, rates);
     for (const int load : {0, 1}) {
-      const auto seconds = task_seconds(prediction.schedule, one.spec, one.chunks, step, rates, load);
-      sums[load] = simulate(prediction.schedule, seconds, rates).seconds;
+      std::vector<TaskTime> alone;
+      for (const TaskTime& time : times) alone.emplace_back(load == 0 ? time.rested : time.steady);
+      sums[load] = simulate(prediction.schedule, alone, rates).seconds;
     }
     EXPECT_LE(sums[0], prediction.timeline.seconds * 1.02);  // a fluid model is not quite monotonic
     EXPECT_GE(sums[1], prediction.timeline.seconds * 0.98);
@@ -111,10 +113,16 @@ TEST(Predict, TakesSteadyTimesWhereComputeNeverRestsAndRestedOnesWhereItWaits) {
   rates.h2d.seconds = 1;
   const Prediction waits = predict(one, rates);
   EXPECT_NEAR(waits.busy[kComputeLane], calls * 2e-3, 1e-12);
-  // Half way between: all at rest but for a pause that makes the load of the first round 3/4.
+  // Half way between: steps that are short beside the load's memory, with a pause that makes the first round's load
+  // 3/4.
   rates.h2d.seconds = 0;
-  rates.between_steps = calls * 1e-3;
-  EXPECT_NEAR(predict(one, rates).busy[kComputeLane], calls * 2.5e-3, 1e-12);
+  for (Rates::Call& call : rates.calls) call.steady = 3e-5, call.rested = 2e-5;
+  rates.between_steps = calls * 1e-5;
+  EXPECT_NEAR(predict(one, rates).busy[kComputeLane], calls * 2.5e-5, calls * 1e-7);
+  // What was before a long step is forgotten.
+  for (Rates::Call& call : rates.calls) call.steady = 3, call.rested = 2;
+  rates.between_steps = calls;
+  EXPECT_NEAR(predict(one, rates).busy[kComputeLane], calls * 3, 1e-9);
 }
 
 TEST(Predict, TakesTheLargestShapeUnlessToldOtherwise) {
@@ -144,14 +152,31 @@ TEST(Predict, FoldsNothingOfUpToThreeMicroBatches) {
   });
 }
 
+// Micro-batches as long as a real model's, beside which the memory of the load is short: folding looks at no longer
+// one.
+Rates slow(Rates rates) {
+  constexpr double kSlower = 20;
+  for (Rates::Call& call : rates.calls) {
+    call.steady *= kSlower;
+    call.rested *= kSlower;
+  }
+  for (Rates::Linear* line :
+       {&rates.h2d, &rates.d2h, &rates.cpu_update, &rates.gpu_update, &rates.norm, &rates.round}) {
+    line->seconds *= kSlower;
+    line->per_unit *= kSlower;
+  }
+  return rates;
+}
+
 TEST(Predict, FoldedIsCloseToTheWholeWalk) {
   struct Errors {
     double sum = 0, most = 0;
     int count = 0;
   };
   std::array<Errors, 2> errors;  // by Order
-  on_random_plans(100, [&](const Case& drawn, const Rates& rates, std::mt19937& random) {
+  on_random_plans(100, [&](const Case& drawn, const Rates& drawn_rates, std::mt19937& random) {
     if (drawn.shape.accumulation == 1) return;
+    const Rates rates = slow(drawn_rates);
     const Case one = with_accumulation(drawn, 4 + static_cast<std::int64_t>(random() % 9));
     SCOPED_TRACE(testing::Message() << "accumulation " << one.shape.accumulation);
     for (const bool clip : {true, false}) {
@@ -162,11 +187,11 @@ TEST(Predict, FoldedIsCloseToTheWholeWalk) {
       of_order.sum += error;
       of_order.most = std::max(of_order.most, error);
       ++of_order.count;
-      EXPECT_LT(error, one.plan.order == Order::kMicroBatch ? 0.005 : 0.04);
+      EXPECT_LT(error, 0.06);
       EXPECT_NEAR(folded.compute_waits, folded.step_seconds - rates.between_steps - folded.busy[kComputeLane], 1e-12);
       for (std::size_t lane = 0; lane < kLanes; ++lane) {
         EXPECT_GE(folded.step_seconds, folded.busy[lane]);
-        EXPECT_NEAR(folded.busy[lane], whole.busy[lane], 0.04 * whole.step_seconds) << lane;
+        EXPECT_NEAR(folded.busy[lane], whole.busy[lane], 0.06 * whole.step_seconds) << lane;
       }
     }
   });
@@ -223,7 +248,7 @@ TEST(Predict, IsQuick) {
       Prediction prediction;
       const double all = seconds_of([&] { prediction = predict(one, rates, {.fold = true}); });
       const double whole = seconds_of([&] { predict(one, rates); });
-      const auto times = task_seconds(prediction.schedule, spec, chunks, one.train_step(), rates);
+      const auto times = task_times(prediction.schedule, spec, chunks, one.train_step(), rates);
       const double simulation = seconds_of([&] { simulate(prediction.schedule, times, rates); });
       fmt::print("accumulation {}, order {}: {} tasks, folded in {:.2f} ms (whole: {:.2f}), simulated in {:.3f} ms\n",
                  accumulation, static_cast<int>(order), times.size(), 1e3 * all, 1e3 * whole, 1e3 * simulation);

@@ -52,11 +52,7 @@ Rates refine(const Rates& rates, const ModelSpec& spec, const std::vector<Chunk>
              const BatchShape& batch, const Timeline& measured) {
   StepShape step;
   step.batch = batch;
-  double busy = 0;
-  for (const Span& span : measured.spans)
-    busy += span.lane == Lane::kCompute ? span.end_seconds - span.begin_seconds : 0;
-  const double load = measured.seconds > 0 ? busy / measured.seconds : 1;
-  const Timeline simulated = simulate(schedule, task_seconds(schedule, spec, chunks, step, rates, load), rates);
+  const Timeline simulated = simulate(schedule, task_times(schedule, spec, chunks, step, rates), rates);
 
   const auto kind_of = [&](const Task& task) {
     Kind kind = {task.op, task.lane};

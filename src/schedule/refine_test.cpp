@@ -50,7 +50,7 @@ TEST(Refine, FindsTheRatesOfTheMachineThatMadeTheTimeline) {
     step.pending = one.host_chunks();
     const Schedule schedule = one.expand(step);
     const auto timeline = [&](const Rates& rates) {
-      return simulate(schedule, task_seconds(schedule, one.spec, one.chunks, step, rates), rates);
+      return simulate(schedule, task_times(schedule, one.spec, one.chunks, step, rates), rates);
     };
     const Timeline measured = timeline(true_rates);
     const Rates refined = refine(believed, one.spec, one.chunks, schedule, shape.train_shapes.front(), measured);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "schedule/recent_load.h"
 
 namespace protrain {
 
@@ -15,9 +16,14 @@ namespace {
 // nothing slows anything down, ends are plain sums.
 class Lanes {
  public:
-  Lanes(const Schedule& schedule, std::span<const double> seconds, const Rates& rates)
-      : tasks_(schedule.tasks), seconds_(seconds), rates_(rates), ended_(tasks_.size(), 0), spans_(tasks_.size()) {
-    PROTRAIN_CHECK(seconds.size() == tasks_.size(), "{} times for {} tasks", seconds.size(), tasks_.size());
+  Lanes(const Schedule& schedule, std::span<const TaskTime> times, const Rates& rates, double load)
+      : tasks_(schedule.tasks),
+        times_(times),
+        rates_(rates),
+        ended_(tasks_.size(), 0),
+        spans_(tasks_.size()),
+        load_(load) {
+    PROTRAIN_CHECK(times.size() == tasks_.size(), "{} times for {} tasks", times.size(), tasks_.size());
     std::array<std::size_t, kLanes> counts{};
     for (const Task& task : tasks_) ++counts[static_cast<std::size_t>(task.lane)];
     std::size_t begin = 0;
@@ -30,7 +36,9 @@ class Lanes {
     std::array<std::size_t, kLanes> at{};
     for (std::size_t lane = 0; lane < kLanes; ++lane) at[lane] = lanes_[lane].next;
     for (std::size_t id = 0; id < tasks_.size(); ++id) {
-      PROTRAIN_CHECK(std::isfinite(seconds[id]) && seconds[id] >= 0, "{} takes {} s", tasks_[id].name, seconds[id]);
+      const auto& [steady, rested] = times[id];
+      PROTRAIN_CHECK(std::isfinite(steady) && rested >= 0 && rested <= steady, "{} takes {} s, or {} s",
+                     tasks_[id].name, steady, rested);
       queue_[at[static_cast<std::size_t>(tasks_[id].lane)]++] = static_cast<Id>(id);
     }
   }
@@ -73,7 +81,7 @@ class Lanes {
       if (lane.waited < after.size()) continue;
       lane.works = true;
       lane.slowed = 1;
-      lane.end = now_ + seconds_[id];
+      lane.end = now_ + seconds_of(id);
       spans_[id] = {id, tasks_[id].lane, now_, 0};
     }
     for (std::size_t a = 0; a < kLanes; ++a) {
@@ -89,33 +97,46 @@ class Lanes {
     }
   }
 
+  double seconds_of(Id id) {
+    const auto& [steady, rested] = times_[id];
+    if (tasks_[id].lane != Lane::kCompute) return steady;
+    load_.rest(now_ - compute_ended_);
+    return rested + load_.steady_share(steady) * (steady - rested);
+  }
+
   void finish(Of& lane) {
     const Id id = queue_[lane.next++];
     spans_[id].end_seconds = now_;
+    if (tasks_[id].lane == Lane::kCompute) {
+      load_.work(now_ - spans_[id].begin_seconds);
+      compute_ended_ = now_;
+    }
     ended_[static_cast<std::size_t>(id)] = 1;
     lane.works = false;
     lane.waited = 0;
   }
 
   const std::vector<Task>& tasks_;
-  const std::span<const double> seconds_;
+  const std::span<const TaskTime> times_;
   const Rates& rates_;
   std::vector<char> ended_;  // by task
   std::vector<Id> queue_;    // tasks by lane, each lane's in order
   std::array<Of, kLanes> lanes_;
   std::vector<Span> spans_;
+  RecentLoad load_;  // when the compute lane last ended a task
+  double compute_ended_ = 0;
   double now_ = 0;
 };
 
 }  // namespace
 
-Timeline simulate(const Schedule& schedule, std::span<const double> seconds, const Rates& rates) {
+Timeline simulate(const Schedule& schedule, std::span<const TaskTime> times, const Rates& rates, double load) {
   for (const auto& row : rates.slowdown) {
     for (const double factor : row) {
       PROTRAIN_CHECK(std::isfinite(factor) && factor > 0, "{}: a slowdown of {}", rates.source, factor);
     }
   }
-  return Lanes(schedule, seconds, rates).run();
+  return Lanes(schedule, times, rates, load).run();
 }
 
 }  // namespace protrain

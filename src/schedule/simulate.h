@@ -10,14 +10,21 @@
 
 namespace protrain {
 
-// How long each task takes alone, in seconds, by id. `load`: the share of time in which the compute lane works, 0..1:
-// at 1/2 or less calls take their rested time, at 1 their steady time, linearly between.
-std::vector<double> task_seconds(const Schedule&, const ModelSpec&, const std::vector<Chunk>&, const StepShape&,
-                                 const Rates&, double load = 1);
+// How long a task takes alone, in seconds. Two times where a call's depends on the load before it (recent_load.h).
+struct TaskTime {
+  double steady = 0, rested = 0;
+  TaskTime(double seconds) : steady(seconds), rested(seconds) {}  // NOLINT: a time like any other
+  TaskTime(double steady_in, double rested_in) : steady(steady_in), rested(rested_in) {}
+  bool operator==(const TaskTime&) const = default;
+};
+// By id.
+std::vector<TaskTime> task_times(const Schedule&, const ModelSpec&, const std::vector<Chunk>&, const StepShape&,
+                                 const Rates&);
 
 // Each lane runs its tasks in order, a task begins when its lane is free and all in `after` have ended (executor.h).
 // While lanes overlap, a task of lane a proceeds at 1 / (product over the other working lanes b of slowdown[a][b]).
-Timeline simulate(const Schedule&, std::span<const double> seconds, const Rates&);
+// `load`: of the compute lane when the first task begins.
+Timeline simulate(const Schedule&, std::span<const TaskTime>, const Rates&, double load = 1);
 
 // A step in the steady state.
 struct Prediction {
@@ -39,7 +46,7 @@ struct PredictOptions {
 };
 
 // The second of two equal steps: under the updates that the first leaves pending, with what it leaves in the slots.
-// The load is that of the simulated step itself (two rounds).
+// Its load at the beginning is that at its end (two rounds, where a step is so short that it matters).
 Prediction predict(const ModelSpec&, const std::vector<Chunk>&, const RunShape&, const Profile&, const Plan&,
                    const Layout&, const Rates&, const PredictOptions& = {});
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "schedule/recent_load.h"
 #include "schedule/test_rates.h"
 
 namespace protrain {
@@ -27,7 +28,9 @@ struct Graphed {
     seconds.push_back(duration);
     return static_cast<Id>(seconds.size()) - 1;
   }
-  Timeline run(const Rates& rates = {}) const { return simulate(schedule, seconds, rates); }
+  Timeline run(const Rates& rates = {}) const {
+    return simulate(schedule, std::vector<TaskTime>(seconds.begin(), seconds.end()), rates);
+  }
 };
 
 Graphed random_graph(std::mt19937& random, std::size_t tasks, std::size_t lanes) {
@@ -82,6 +85,29 @@ std::vector<double> ends_in_small_steps(const Graphed& graph, const Rates& rates
     }
   }
   return ends;
+}
+
+TEST(Simulate, CallsAreSlowerTheMoreTheLaneHasWorkedOfLate) {
+  Graphed graph;
+  std::vector<TaskTime> times;
+  const auto add = [&](Lane lane, const TaskTime& time, const std::vector<Id>& after) {
+    graph.add(lane, 0, after);
+    times.push_back(time);
+  };
+  constexpr int kCalls = 1000;
+  for (int i = 0; i < kCalls; ++i) add(Lane::kCompute, {1e-3, 0.5e-3}, {});
+  add(Lane::kH2d, 10, {});
+  for (int i = 0; i < kCalls; ++i) add(Lane::kCompute, {1e-3, 0.5e-3}, {kCalls});
+  const Timeline timeline = simulate(graph.schedule, times, {});
+  const auto seconds = [&](int id) { return timeline.spans[id].end_seconds - timeline.spans[id].begin_seconds; };
+  for (int id = 0; id < kCalls; ++id) EXPECT_NEAR(seconds(id), 1e-3, 1e-9);  // the load was 1 before
+  EXPECT_NEAR(seconds(kCalls + 1), 0.5e-3, 1e-9);
+  for (int id = kCalls + 2; id <= 2 * kCalls; ++id) EXPECT_GE(seconds(id), seconds(id - 1) - 1e-9);
+  EXPECT_NEAR(seconds(2 * kCalls), 1e-3, 1e-6);
+  // At a load of 1/2 and less calls are rested; it takes kMemory x ln 2 of work to get there.
+  const double until = RecentLoad::kMemory * std::log(2) / 0.5e-3;
+  EXPECT_NEAR(seconds(kCalls + static_cast<int>(until) - 3), 0.5e-3, 1e-9);
+  EXPECT_GT(seconds(kCalls + static_cast<int>(until) + 3), 0.5e-3 + 1e-6);
 }
 
 TEST(Simulate, TakesNoTimeForNoTasks) { EXPECT_EQ(Graphed().run().seconds, 0); }

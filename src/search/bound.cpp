@@ -185,11 +185,13 @@ TimeBound time_bound(const ChunkSet& set, const PlaceSums& places, const Activat
   const auto share_of_load = [](double load) { return std::clamp(2 * load - 1, 0.0, 1.0); };
   const double steady = step.compute(1);
   TimeBound bound;
-  // As predict() does it: all steady, then with the load of that.
+  // All steady, then with the load of that.
   bound.likely = step.least(1, true);
   bound.likely = step.least(bound.likely > 0 ? share_of_load(steady / bound.likely) : 1, true);
-  // The load is that of a first round with steady times, which took T1 at most least_ratio x longer than the second. So
-  // for any T: either the step takes T, or its load was at least steady / (T / least_ratio).
+  // Calls follow the load of late (recent_load.h), whose mean over a step of T is the share L of T in which the lane
+  // works. Its mean over the calls is no smaller (the lane works where the load is high), and the share of steady time
+  // is convex in it: calls take together at least what they would at L. And L is at least least_ratio x steady / T, so
+  // for any T: either the step takes T, or its calls have the share of that.
   const double load = bound.likely > 0 ? set.figures.least_ratio * steady / bound.likely : 1;
   bound.least = std::min(bound.likely, step.least(share_of_load(load), false));
   bound.pressure = step.pressure();

@@ -149,21 +149,17 @@ Figures::Figures(const ModelSpec& spec_in, const RunShape& shape_in, const Profi
   upload = h2d(1, static_cast<double>(batch_layout(batch).bytes) * micro_batches);
   results = d2h(1, kControlBytes);
   add_fixed(spec, shape, profile, *this);
-  double slowest = 1;
   double fastest = 1;
   for (const Lane a : kWorking) {
-    double slower = 1;
     double floor = 1;
     for (const Lane b : kWorking) {
       const double factor = a == b ? 1 : rates.slowdown[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)];
-      slower *= std::max(1.0, factor);
       floor *= std::min(1.0, factor);
     }
-    slowest = std::max(slowest, slower);
     fastest = std::min(fastest, floor);
   }
   slowdown_floor = fastest;
-  least_ratio = faster * fastest / slowest;
+  least_ratio = faster * fastest;
 }
 
 namespace {

@@ -49,8 +49,7 @@ struct Figures {
   Bytes fixed_device = 0;                                    // regions of the whole run that no knob changes, aligned
   Bytes fixed_pinned = 0;                                    // likewise
   Bytes evaluation_peak = 0;                                 // lent bytes of an evaluation in kMicroBatch order
-  // A step that has its compute tasks faster by the largest possible factor takes at least this share of the time it
-  // took before.
+  // Of its steady times, the compute lane works at least this part.
   double least_ratio = 1;
   double slowdown_floor = 1;  // 1 unless some lane makes another one faster
 

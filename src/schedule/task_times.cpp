@@ -10,12 +10,8 @@ namespace {
 // Finds each call once: most tasks of a graph are the same few calls of equal blocks.
 class CallSeconds {
  public:
-  CallSeconds(const ModelSpec& spec, const StepShape& step, const Rates& rates, double load)
-      : spec_(spec),
-        step_(step),
-        rates_(rates),
-        steady_share_(std::clamp(2 * load - 1, 0.0, 1.0)),
-        found_(spec.blocks.size() * kCallsOfBlock, -1) {
+  CallSeconds(const ModelSpec& spec, const StepShape& step, const Rates& rates)
+      : spec_(spec), step_(step), rates_(rates), found_(spec.blocks.size() * kCallsOfBlock, -1) {
     for (std::size_t block = 0; block < spec.blocks.size(); ++block) {
       std::size_t first = 0;
       while (spec.blocks[first].trace != spec.blocks[block].trace) ++first;
@@ -23,19 +19,19 @@ class CallSeconds {
     }
   }
 
-  double of(const Task& task) {
+  TaskTime of(const Task& task) {
     const Invocation& what = task.what;
     const std::size_t block = first_.at(static_cast<std::size_t>(what.block));
     const bool graph_alone = makes_graph_alone(task);
     const std::size_t pass = graph_alone ? kPasses : static_cast<std::size_t>(what.pass);
-    double& seconds = found_[block * kCallsOfBlock + pass * 2 + static_cast<std::size_t>(what.light)];
-    if (seconds < 0) {
+    TaskTime& time = found_[block * kCallsOfBlock + pass * 2 + static_cast<std::size_t>(what.light)];
+    if (time.steady < 0) {
       const Rates::Call& call =
           rates_.find({spec_.blocks[block].trace, what.pass, what.light, step_.batch, step_.graph == Graph::kTrain});
-      seconds = call.rested + steady_share_ * (call.steady - call.rested);
-      if (graph_alone) seconds *= call.graph_alone;
+      const double part = graph_alone ? call.graph_alone : 1;
+      time = {call.steady * part, call.rested * part};
     }
-    return seconds;
+    return time;
   }
 
  private:
@@ -45,40 +41,39 @@ class CallSeconds {
   const ModelSpec& spec_;
   const StepShape& step_;
   const Rates& rates_;
-  const double steady_share_;
   std::vector<std::size_t> first_;  // by block: the first of its trace
-  std::vector<double> found_;       // by first block and call; -1: not asked yet
+  std::vector<TaskTime> found_;     // by first block and call; -1: not asked yet
 };
 
 }  // namespace
 
-std::vector<double> task_seconds(const Schedule& schedule, const ModelSpec& spec, const std::vector<Chunk>& chunks,
-                                 const StepShape& step, const Rates& rates, double load) {
-  CallSeconds calls(spec, step, rates, load);
+std::vector<TaskTime> task_times(const Schedule& schedule, const ModelSpec& spec, const std::vector<Chunk>& chunks,
+                                 const StepShape& step, const Rates& rates) {
+  CallSeconds calls(spec, step, rates);
   const auto elements = [&](const Task& task) {
     return static_cast<double>(chunks.at(static_cast<std::size_t>(task.chunk)).elements);
   };
-  std::vector<double> seconds;
-  seconds.reserve(schedule.tasks.size());
+  std::vector<TaskTime> times;
+  times.reserve(schedule.tasks.size());
   for (const Task& task : schedule.tasks) {
     switch (task.op) {
-      case Op::kRunBlock: seconds.push_back(calls.of(task)); break;
+      case Op::kRunBlock: times.push_back(calls.of(task)); break;
       case Op::kCopy:
         PROTRAIN_CHECK(task.lane == Lane::kH2d || task.lane == Lane::kD2h, "{} on lane {}", task.name,
                        lane_name(task.lane));
-        seconds.push_back(
+        times.push_back(
             (task.lane == Lane::kH2d ? rates.h2d : rates.d2h).of(static_cast<double>(task.access.at(0).range.bytes)));
         break;
-      case Op::kRound: seconds.push_back(rates.round.of(elements(task))); break;
-      case Op::kNorm: seconds.push_back(rates.norm.of(elements(task))); break;
-      case Op::kFinishNorm: seconds.push_back(rates.finish_norm); break;
+      case Op::kRound: times.push_back(rates.round.of(elements(task))); break;
+      case Op::kNorm: times.push_back(rates.norm.of(elements(task))); break;
+      case Op::kFinishNorm: times.push_back(rates.finish_norm); break;
       case Op::kUpdate:
-        seconds.push_back((task.lane == Lane::kCpuUpdate ? rates.cpu_update : rates.gpu_update).of(elements(task)));
+        times.push_back((task.lane == Lane::kCpuUpdate ? rates.cpu_update : rates.gpu_update).of(elements(task)));
         break;
-      default: seconds.push_back(0);  // a kind that the program has registered: nobody has timed it
+      default: times.emplace_back(0);  // a kind that the program has registered: nobody has timed it
     }
   }
-  return seconds;
+  return times;
 }
 
 }  // namespace protrain

@@ -54,7 +54,7 @@ TEST(TaskSeconds, AreThoseOfTheTasksOwnRateAndSize) {
   StepShape step = one.train_step();
   step.pending = one.host_chunks();
   const Schedule schedule = one.expand(step);
-  const auto seconds = task_seconds(schedule, one.spec, one.chunks, step, rates);
+  const auto seconds = task_times(schedule, one.spec, one.chunks, step, rates);
   ASSERT_EQ(seconds.size(), schedule.tasks.size());
   std::map<Op, int> seen;
   for (std::size_t id = 0; id < seconds.size(); ++id) {
@@ -84,7 +84,7 @@ TEST(TaskSeconds, AreThoseOfTheTasksOwnRateAndSize) {
   EXPECT_EQ(seen.size(), kOps);
 }
 
-TEST(TaskSeconds, OfCallsFollowBlockPassModeShapeAndLoad) {
+TEST(TaskSeconds, OfCallsFollowBlockPassModeAndShape) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -96,18 +96,18 @@ TEST(TaskSeconds, OfCallsFollowBlockPassModeShapeAndLoad) {
     for (StepShape step : {one.train_step(), one.evaluation_step()}) {
       if (step.graph == Graph::kTrain) step.batch = one.shape.train_shapes[random() % 2];
       const Schedule schedule = one.expand(step);
-      const std::pair<double, double> loads[] = {{0, 1}, {0.5, 1}, {0.75, 1.5}, {1, 2}};
-      for (const auto& [load, factor] : loads) {
-        const auto seconds = task_seconds(schedule, one.spec, one.chunks, step, rates, load);
-        for (std::size_t id = 0; id < seconds.size(); ++id) {
+      const std::vector<TaskTime> times = task_times(schedule, one.spec, one.chunks, step, rates);
+      for (const double factor : {1, 2}) {  // rested, steady
+        for (std::size_t id = 0; id < times.size(); ++id) {
+          const double seconds = factor == 1 ? times[id].rested : times[id].steady;
           const Task& task = schedule.tasks[id];
           if (task.op != Op::kRunBlock) continue;
           const bool again = task.name.starts_with("recompute");  // wants no result
           const double part = again ? kGraphAlone * factor : factor;
           (again ? recomputed : others) += 1;
-          const std::size_t number = static_cast<std::size_t>(std::lround(seconds[id] / part)) - 1;
+          const std::size_t number = static_cast<std::size_t>(std::lround(seconds / part)) - 1;
           ASSERT_LT(number, rates.calls.size());
-          EXPECT_DOUBLE_EQ(seconds[id], static_cast<double>(number + 1) * part);
+          EXPECT_DOUBLE_EQ(seconds, static_cast<double>(number + 1) * part);
           const CallKey& key = rates.calls[number].key;
           EXPECT_EQ(key.trace, one.spec.blocks[task.what.block].trace);
           EXPECT_EQ(key.pass, task.what.pass);
@@ -129,7 +129,7 @@ TEST(TaskSeconds, NameTheCallThatHasNone) {
   std::erase_if(rates.calls, [](const Rates::Call& call) { return call.key.trace == "head"; });
   const StepShape step = one.train_step();
   try {
-    task_seconds(one.expand(step), one.spec, one.chunks, step, rates);
+    task_times(one.expand(step), one.spec, one.chunks, step, rates);
     FAIL() << "no error";
   } catch (const InternalError& error) {
     EXPECT_THAT(error.what(), HasSubstr("some.json: no time of \"head\", pass 2, 2 x 8 tokens"));
