@@ -26,6 +26,7 @@ LaneOrders orders(const Timeline& timeline) {
 // Whatever tasks cost, the order is the schedule's: here each takes a time of its own.
 Timeline simulated(const Schedule& schedule) {
   std::vector<TaskTime> times;
+  times.reserve(schedule.tasks.size());
   for (std::size_t id = 0; id < schedule.tasks.size(); ++id) times.emplace_back(1 + static_cast<double>(id * 7 % 5));
   return simulate(schedule, times, {});
 }

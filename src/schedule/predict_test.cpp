@@ -85,6 +85,7 @@ TEST(Predict, IsTheSimulationOfItsScheduleAtItsOwnLoad) {
     const std::vector<TaskTime> times = task_times(prediction.schedule, one.spec, one.chunks, step, rates);
     for (const int load : {0, 1}) {
       std::vector<TaskTime> alone;
+      alone.reserve(times.size());
       for (const TaskTime& time : times) alone.emplace_back(load == 0 ? time.rested : time.steady);
       sums[load] = simulate(prediction.schedule, alone, rates).seconds;
     }
