@@ -148,6 +148,9 @@ int main(int argc, char** argv) {
   ExitCode code = ExitCode::kInternal;
   try {
     const int status = protrain::cli::run(argc, argv);
+    if (!protrain::cli::answers_arrived()) {
+      protrain::fail(ExitCode::kFiles, "the answer cannot be written: the standard output is full or closed");
+    }
     protrain::cli::g_exiting_by_choice = true;
     return status;
   } catch (const protrain::Error& error) {

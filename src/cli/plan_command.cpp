@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/faulty_files.h"
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "train/what_if.h"
 
 namespace protrain::cli {
@@ -64,7 +65,8 @@ Bytes memory(const std::string& name, const std::string& text) {
 double number(const std::string& name, const std::string& text, std::string_view right) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value <= 0 || value > 1e6) {
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 1e-6 ||
+      value > 1e6) {
     fail(ExitCode::kConfig, "--{}: {}: it must be {}", name, text, right);
   }
   return value;
@@ -73,7 +75,7 @@ double number(const std::string& name, const std::string& text, std::string_view
 WhatIfOptions options_of(const PlanArguments& arguments) {
   WhatIfOptions options;
   for (const auto& [name, value] : arguments.options) {
-    const auto gigabytes = [&] { return 1e9 * number(name, value, "a number of GB/s, such as 15.8"); };
+    const auto gigabytes = [&] { return 1e9 * number(name, value, "a number of GB/s, 1e-6 to 1e6, such as 15.8"); };
     if (name == "hardware") options.hardware = value;
     if (name == "profile") options.profile = value;
     if (name == "device-memory") options.device_memory = memory(name, value);
@@ -103,8 +105,7 @@ int plan_command(const std::vector<std::string>& words) {
   } else if (answer.fits()) {
     for (const std::string& line : what_if_lines(answer)) text += line + "\n";
   }
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (std::fflush(stdout) != 0) fail(ExitCode::kFiles, "plan: the answer cannot be written");
+  print_answer(text);
   if (!answer.fits()) fail(ExitCode::kDoesNotFit, "{}", what_is_missing(answer));
   return 0;
 }

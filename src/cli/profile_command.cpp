@@ -5,6 +5,7 @@
 #include "base/faulty_files.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "train/profile_run.h"
 #include "train/profile_text.h"
 
@@ -55,8 +56,7 @@ int profile_command(const std::vector<std::string>& words) {
       profile_run(files, config, arguments.refresh, [](const std::string& line) { log::info("{}", line); });
   std::string text;
   for (const std::string& line : profile_lines(run.profile, run.model->spec)) text += line + "\n";
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (std::fflush(stdout) != 0) fail(ExitCode::kFiles, "profile: the tables cannot be written");
+  print_answer(text);
   if (!arguments.output.empty()) {
     files.write_text(arguments.output, profile_json(run.profile), false);
     log::info("profile written to {}", arguments.output);

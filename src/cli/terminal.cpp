@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <iostream>
 
 #include "base/log.h"
 
@@ -30,6 +31,13 @@ void install_log_sink() {
 }
 
 ProgressOptions terminal_progress() { return {.terminal = on_terminal(), .print = print, .signals_on = STDERR_FILENO}; }
+
+void print_answer(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+bool answers_arrived() {
+  std::cout.flush();
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+}
 
 void print_error(const std::string& message) {
   print((on_terminal() ? "\r\x1b[K" : "") + std::string("protrain: error: ") + message.substr(0, message.find('\n')) +

@@ -31,7 +31,7 @@ std::string describe(const Shortfall& missing, const MemoryNeed& need, const Mem
   if (missing.device > 0) {
     const std::string outside =
         limits.outside > 0 ? fmt::format(" beside {} outside the plan", format_bytes(limits.outside)) : "";
-    text = fmt::format("device memory: need {}, {} are available{}, {} bytes short", exact(need.device),
+    text = fmt::format("device memory: need {}, {} are available{}, {} bytes short", exact(device_need(need, limits)),
                        exact(std::max<Bytes>(0, limits.device)), outside, missing.device);
   }
   if (missing.host > 0) {

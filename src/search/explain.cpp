@@ -61,9 +61,10 @@ std::optional<RunnerUp> runner_up(const Space& space, const Trials& trials, cons
   return RunnerUp{space.plan(best->point), best->seconds / chosen.seconds * seconds, reason(*best, chosen)};
 }
 
-std::string binding_limit(const Space& space, Candidates& candidates, const Point& chosen,
+std::string binding_limit(const Space& space, Candidates& candidates, const MemoryLimits& limits, const Point& chosen,
                           const std::array<double, kLanes>& busy) {
   constexpr double kBetter = 1e-4;  // relative
+  constexpr double kNearly = 0.9;   // of a limit; a bound is below what a layout takes
   const double now = candidates.bounded(chosen).time.likely;
   std::vector<Point> others;
   for (const ActivationCounts& counts : candidates.other_modes(chosen.counts)) {
@@ -96,11 +97,15 @@ std::string binding_limit(const Space& space, Candidates& candidates, const Poin
     one.slots.buffer = buffers.clamp(one.slots.buffer);
     one.slots.gradient = gradients.clamp(one.slots.gradient);
     if (candidates.bounded(one).time.likely >= now * (1 - kBetter)) continue;
-    // Its bound may fit where its layout did not: it needs more all the same.
+    // Its bound may fit where its layout did not: it needs more all the same, and nearly all that there is.
     const MemoryNeed need = space.need(one);
     const MemoryNeed have = space.need(chosen);
-    device = device || need.device > have.device;
-    host = host || (need.device <= have.device && need.pinned + need.pageable > have.pinned + have.pageable);
+    const auto lacks = [](Bytes of, Bytes limit) {
+      return static_cast<double>(of) > kNearly * static_cast<double>(limit);
+    };
+    device = device || (need.device > have.device && lacks(device_need(need, limits), limits.device));
+    host = host || (need.device <= have.device && need.pinned + need.pageable > have.pinned + have.pageable &&
+                    lacks(host_need(need, limits), limits.host));
   }
   if (device) return "device memory";
   if (host) return "host memory";

@@ -9,6 +9,7 @@ namespace protrain {
 std::optional<RunnerUp> runner_up(const Space&, const Trials&, const Trial& chosen, double seconds);
 // "device memory" or "host memory" where more of it would allow a plan with a smaller time bound, else the lane that
 // works longest.
-std::string binding_limit(const Space&, Candidates&, const Point& chosen, const std::array<double, kLanes>& busy);
+std::string binding_limit(const Space&, Candidates&, const MemoryLimits&, const Point& chosen,
+                          const std::array<double, kLanes>& busy);
 
 }  // namespace protrain

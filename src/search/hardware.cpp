@@ -13,12 +13,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMostBytes = 1e18;
+constexpr double kLeast = 1, kMost = 1e18;  // of what has no other limit
 
 struct Key {
   std::string_view name;
   std::variant<Bytes Hardware::*, double Hardware::*, int Hardware::*> member;
-  double least = 0;  // above it, or from it on when `from`
+  double least = 0;  // from it on when `from`, else from kLeast
   bool from = false;
   bool required = false;
 };
@@ -86,10 +86,11 @@ class Reader {
   }
 
   double number(const Key& key, const json& value) const {
-    const std::string right = key.from ? fmt::format("a number, {:g} or more", key.least) : "a number above 0";
+    const double least = key.from ? key.least : kLeast;
+    const std::string right = fmt::format("a number, {:g} to {:g}", least, kMost);
     if (!value.is_number()) refuse(key.name, value, right);
     const double found = value.get<double>();
-    if (!std::isfinite(found) || found > kMostBytes || found < key.least || (!key.from && found == key.least)) {
+    if (!std::isfinite(found) || found > kMost || found < least) {
       refuse(key.name, value, right);
     }
     return found;

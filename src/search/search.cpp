@@ -178,7 +178,7 @@ class Search {
     if (const Trial* chosen = choose(); chosen != nullptr) {
       result_.prediction = trials_.predicted(result_.memory, false);
       result_.runner_up = runner_up(space_, trials_, *chosen, result_.prediction.step_seconds);
-      result_.binding = binding_limit(space_, candidates_, chosen->point, chosen->busy);
+      result_.binding = binding_limit(space_, candidates_, limits_, chosen->point, chosen->busy);
       return;
     }
     const Point* leanest = trials_.leanest();

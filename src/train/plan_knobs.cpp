@@ -16,8 +16,6 @@ namespace {
 constexpr std::string_view kCounts[] = {"n_swap", "n_keep_light", "n_recompute", "n_recompute_host", "swap_interval"};
 // Of a plan.json: results, not knobs.
 constexpr std::string_view kResults[] = {"predicted_device_bytes", "layout", "memory", "prediction"};
-// What they count depends on the size of a chunk.
-constexpr std::string_view kOfChunks[] = {"n_persist", "n_buffer", "gradient_slots", "place"};
 
 std::string read_plan(Files& files, const std::string& path, const std::string& key) {
   try {
@@ -80,16 +78,24 @@ SearchSpace PlanKnobs::space(const ModelSpec& spec, DType compute) const {
     if (sets(key)) knob = value;
   };
   fix(space.chunk_bytes, "chunk_bytes", plan.chunk_bytes);
-  for (const std::string_view key : kOfChunks) fix(space.chunk_bytes, key, plan.chunk_bytes);
   fix(space.n_persist, "n_persist", plan.n_persist);
   fix(space.n_buffer, "n_buffer", plan.n_buffer);
   fix(space.gradient_slots, "gradient_slots", plan.gradient_slots);
   fix(space.offload_distance, "offload_distance", plan.offload_distance);
   fix(space.order, "order", plan.order);
-  if (sets_activation()) space.activation = plan.activation;
+  if (sets("activation")) space.activation = plan.activation;
+  const auto count = [&](std::optional<int>& knob, std::string_view key) {
+    if (sets(key)) knob = given.at(std::string(key)).get<int>();
+  };
+  count(space.n_swap, "n_swap");
+  count(space.n_keep_light, "n_keep_light");
+  count(space.n_recompute, "n_recompute");
+  count(space.n_recompute_host, "n_recompute_host");
+  count(space.swap_interval, "swap_interval");
   const auto place = given.find("place");
   if (place == given.end()) return space;
-  if (place->is_array()) {
+  if (place->is_array()) {  // of chunks of one size
+    space.chunk_bytes = plan.chunk_bytes;
     space.place = plan.place;
     return space;
   }

@@ -19,8 +19,7 @@ class PlanKnobs {
   bool any() const;                                      // a knob of the plan
   const std::string& source() const { return source_; }  // the plan's file, or where in the configuration it stands
 
-  // Knobs that are not set are free, but for chunk_bytes where one that counts chunks is set. Error(kConfig) as
-  // parse_plan().
+  // Knobs that are not set are free, but for chunk_bytes where `place` lists chunks. Error(kConfig) as parse_plan().
   SearchSpace space(const ModelSpec&, DType compute) const;
 
  private:

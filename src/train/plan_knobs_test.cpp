@@ -1,5 +1,6 @@
 #include "train/plan_knobs.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -77,12 +78,40 @@ TEST_F(PlanKnobsTest, TheUsersKnobsStandUnderEveryLimit) {
   EXPECT_GT(plans, 1);  // the rest is chosen
 }
 
+TEST_F(PlanKnobsTest, ACountOfLayersLeavesTheOthersFree) {
+  const SearchSpace space = space_of(R"({"n_swap": 2})");
+  EXPECT_EQ(space.n_swap, 2);
+  EXPECT_FALSE(space.activation || space.n_keep_light || space.n_recompute || space.n_recompute_host ||
+               space.swap_interval || space.chunk_bytes);
+}
+
+// A knob at the value that the search gave it anyway: what fitted fits, and is about as fast.
+TEST_F(PlanKnobsTest, TheSearchsOwnKnobSetByHandLosesNothing) {
+  Bytes limit = kPlenty;
+  int plans = 0;
+  for (SearchResult free = choose({}, limit); free.missing.fits() && plans < 20; free = choose({}, limit), ++plans) {
+    const Plan& plan = free.memory.plan;
+    for (const std::string& knob :
+         {fmt::format(R"({{"n_persist": {}}})", plan.n_persist), fmt::format(R"({{"n_buffer": {}}})", plan.n_buffer),
+          fmt::format(R"({{"gradient_slots": {}}})", plan.gradient_slots),
+          fmt::format(R"({{"chunk_bytes": {}}})", plan.chunk_bytes),
+          fmt::format(R"({{"order": "{}"}})", plan.order == Order::kLayer ? "layer" : "micro_batch")}) {
+      SCOPED_TRACE(fmt::format("{} bytes, {}", limit, knob));
+      const SearchResult set = choose(space_of(knob), limit);
+      EXPECT_TRUE(set.missing.fits());
+      EXPECT_LE(set.prediction.step_seconds, 1.03 * free.prediction.step_seconds);
+    }
+    limit = free.memory.layout.bytes(Tier::kDevice) - 1;
+  }
+  EXPECT_GT(plans, 5);
+}
+
 TEST_F(PlanKnobsTest, PlacesInWordsFixWhatTheyNameOnly) {
   const SearchSpace space = space_of(R"({"place": {"n_resident": 1, "head": "cpu"}})");
   EXPECT_EQ(space.n_resident, 1);
   EXPECT_EQ(space.head, UpdatePlace::kCpu);
   EXPECT_FALSE(space.embedding || space.place || space.n_persist);
-  EXPECT_EQ(space.chunk_bytes, Plan{}.chunk_bytes);  // it counts chunks of this size
+  EXPECT_FALSE(space.chunk_bytes);
   const SearchSpace words = space_of(R"({"chunk_bytes": "1MiB", "place": {"embedding": "cpu"}})");
   EXPECT_EQ(words.embedding, UpdatePlace::kCpu);
   EXPECT_EQ(words.chunk_bytes, kMiB);

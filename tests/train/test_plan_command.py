@@ -2,9 +2,10 @@
 
 import json
 import pathlib
+import subprocess
 
 import pytest
-from train_support import ROOT, protrain, random_samples, write_config, write_tokens
+from train_support import BINARY, ROOT, protrain, random_samples, write_config, write_tokens
 
 HARDWARE = ROOT / "hardware"
 GPT2 = {"model_type": "gpt2", "n_layer": 6, "n_embd": 256, "n_head": 4, "n_positions": 128, "vocab_size": 1003,
@@ -102,6 +103,15 @@ def test_what_does_not_fit_ends_with_code_3_the_shortfall_and_a_change_that_fits
     whole = plan(config, "--device-memory", "900MiB", "--per_device_train_batch_size", "256", "--json", check=False)
     missing = json.loads(whole.stdout)["missing"]
     assert whole.returncode == 3 and missing["device_bytes"] > 0 and missing["nearest_change"]
+
+
+@pytest.mark.parametrize("words", [("plan", "--json"), ("train", "--help"), ("version",)])
+def test_an_answer_that_cannot_be_written_is_an_error(config, words):
+    asked = [str(config), "--hardware", str(HARDWARE / "h200.json")] if words[0] == "plan" else []
+    command = [str(BINARY), words[0], *asked, *words[1:]]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+    assert result.returncode == 5 and "the answer cannot be written" in result.stderr, result.stderr
 
 
 def test_a_host_that_is_too_small_is_named_and_the_size_that_would_do_does(config):
