@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstdio>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/faulty_files.h"
@@ -52,6 +52,10 @@ int profile_command(const std::vector<std::string>& words) {
   const ProfileArguments arguments = split(words);
   const TrainConfig config = load_config(arguments.config, arguments.overrides);
   Files& files = environment_files();
+  const std::filesystem::path parent = std::filesystem::path(arguments.output).parent_path();
+  if (!parent.empty() && !files.exists(parent)) {
+    fail(ExitCode::kConfig, "--output: {}: there is no folder {}", arguments.output, parent.string());
+  }
   const ProfiledRun run =
       profile_run(files, config, arguments.refresh, [](const std::string& line) { log::info("{}", line); });
   std::string text;

@@ -68,7 +68,13 @@ Hardware hardware_of(Files& files, const WhatIfOptions& options) {
   if (!files.exists(options.hardware)) {
     fail(ExitCode::kConfig, "--hardware: {} does not exist; give a file such as hardware/h200.json", options.hardware);
   }
-  Hardware hardware = parse_hardware(files.read_text(options.hardware), options.hardware);
+  std::string text;
+  try {
+    text = files.read_text(options.hardware);
+  } catch (const Error& error) {
+    fail(ExitCode::kConfig, "--hardware: {}; give a file such as hardware/h200.json", error.what());
+  }
+  Hardware hardware = parse_hardware(text, options.hardware);
   if (options.h2d_bytes) hardware.h2d_bytes = *options.h2d_bytes;
   if (options.d2h_bytes) hardware.d2h_bytes = *options.d2h_bytes;
   return hardware;

@@ -80,6 +80,8 @@ def test_a_cache_that_cannot_be_written_is_a_warning(config, tmp_path):
 def test_output_is_what_plan_reads(config, cache, tmp_path):
     file = tmp_path / "profile.json"
     profile(config, cache, "--output", file)
+    nowhere = protrain("profile", config, "--output", file.parent / "absent" / "p.json", check=False)
+    assert nowhere.returncode == 2 and "there is no folder" in nowhere.stderr, nowhere.stderr
     stored = json.loads(file.read_text())
     assert stored["key"] and stored["machine"]
     result = protrain("plan", config, "--profile", file, "--device-memory", "1GiB", "--host-memory", "4GiB", "--json")
