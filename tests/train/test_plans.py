@@ -11,7 +11,7 @@ from train_support import make_model, protrain, rows, start, weights, write_conf
 
 STEPS = 10
 # Everything on the device and kept.
-RESIDENT = {"n_persist": 1, "activation": "keep", "place": {"n_resident": 1, "embedding": "resident", "head": "resident"}}
+RESIDENT = {"chunk_bytes": "64MiB", "n_persist": 1, "activation": "keep", "place": {"n_resident": 1, "embedding": "resident", "head": "resident"}}
 
 
 @pytest.fixture(scope="module")
