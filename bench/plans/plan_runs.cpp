@@ -123,7 +123,9 @@ class Runs {
       for (const Span& span : outputs.run.timeline.spans) {
         busy[static_cast<std::size_t>(span.lane)] += span.end_seconds - span.begin_seconds;
       }
-      row["busy"] = by_lane(busy);
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        if (busy[lane] > 0) row["busy"][std::string(lane_name(static_cast<Lane>(lane)))] = busy[lane];
+      }
       row["traced_seconds"] = outputs.run.timeline.seconds;
     }
     engine.runner().drain();
@@ -132,14 +134,6 @@ class Runs {
     std::vector<double> steady(times.begin() + std::min<std::ptrdiff_t>(1, count - 1), times.end());
     std::ranges::sort(steady);
     row["step_seconds"] = steady[steady.size() / 2];
-  }
-
-  static json by_lane(const std::array<double, kLanes>& seconds) {
-    json lanes = json::object();
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      if (seconds[lane] > 0) lanes[std::string(lane_name(static_cast<Lane>(lane)))] = seconds[lane];
-    }
-    return lanes;
   }
 
   void write() const { std::ofstream(out_) << rows_.dump(1) << '\n'; }

@@ -43,8 +43,8 @@ Bytes available_memory(const std::filesystem::path& root) {
   return physical_memory();
 }
 
-Bytes plannable_host_memory() {
-  const Bytes limit = std::min(host_memory_limit(), available_memory());
+Bytes plannable_host_memory(const std::filesystem::path& root) {
+  const Bytes limit = std::min(host_memory_limit(), available_memory(root));
   return limit - limit / kHostReserve;
 }
 

@@ -16,10 +16,11 @@ HostMemory host_memory(const std::filesystem::path& root = "/");  // root: where
 Bytes settled_process_bytes();
 
 // What a run may plan with: the smaller of host_memory_limit() and what the machine has left, this process's own memory
-// included, less one part of kHostReserve. The kernel's tables take 8 bytes a page, a GPU's driver up to 48 a pinned
-// page, and files are read and written through the rest.
+// included, less one part of kHostReserve: for the kernel's tables (8 bytes a page), what a GPU's driver keeps of
+// pinned pages, and files that are read and written. A plan of about 124 of 125.9 GiB was killed (8b-killed.log in
+// bench/results/plans_h200), one of 119.6 GiB ran (14b.runs.json).
 inline constexpr Bytes kHostReserve = 32;
-Bytes plannable_host_memory();
+Bytes plannable_host_memory(const std::filesystem::path& root = "/");
 // Of that: MemAvailable with this process's own; all of physical memory where the kernel does not say.
 Bytes available_memory(const std::filesystem::path& root = "/");
 

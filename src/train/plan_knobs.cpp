@@ -84,14 +84,11 @@ SearchSpace PlanKnobs::space(const ModelSpec& spec, DType compute) const {
   fix(space.offload_distance, "offload_distance", plan.offload_distance);
   fix(space.order, "order", plan.order);
   if (sets("activation")) space.activation = plan.activation;
-  const auto count = [&](std::optional<int>& knob, std::string_view key) {
-    if (sets(key)) knob = given.at(std::string(key)).get<int>();
-  };
-  count(space.n_swap, "n_swap");
-  count(space.n_keep_light, "n_keep_light");
-  count(space.n_recompute, "n_recompute");
-  count(space.n_recompute_host, "n_recompute_host");
-  count(space.swap_interval, "swap_interval");
+  fix(space.n_swap, "n_swap", given.value("n_swap", 0));
+  fix(space.n_keep_light, "n_keep_light", given.value("n_keep_light", 0));
+  fix(space.n_recompute, "n_recompute", given.value("n_recompute", 0));
+  fix(space.n_recompute_host, "n_recompute_host", given.value("n_recompute_host", 0));
+  fix(space.swap_interval, "swap_interval", given.value("swap_interval", 0));
   const auto place = given.find("place");
   if (place == given.end()) return space;
   if (place->is_array()) {  // of chunks of one size
