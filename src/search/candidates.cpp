@@ -395,51 +395,55 @@ std::vector<Candidate> Candidates::around(const Point& point) {
   return result;
 }
 
-// The fewest, and from where on the host's bound fits: what is resident takes device memory and frees host memory.
+// The fewest, from where on the host's bound fits, and as many as the device's lets: what is resident takes device
+// memory and frees host memory.
 std::vector<int> Candidates::lean_residents(Point point) const {
-  constexpr int kMore = 2;  // a layout takes a little more of the host than its bound
+  constexpr int kMore = 2;  // a layout takes a little more than its bound
   const Choices range = space_.residents(point.size);
   if (range.empty()) return {};
-  const auto host_fits = [&](int resident) {
-    point.resident = resident;
-    return host_left(point) >= 0;
+  // The first that is not as `few` says, which holds up to some number.
+  const auto end_of = [&](const auto& few) {
+    int yes = range.least - 1;
+    int no = range.most + 1;
+    while (no - yes > 1) {
+      point.resident = yes + (no - yes) / 2;
+      (few() ? yes : no) = point.resident;
+    }
+    return no;
   };
-  int lacking = range.least - 1;
-  int fitting = range.most + 1;
-  while (fitting - lacking > 1) {
-    const int middle = lacking + (fitting - lacking) / 2;
-    (host_fits(middle) ? fitting : lacking) = middle;
+  const int enough = end_of([&] { return host_left(point) < 0; });
+  const int beyond = end_of([&] { return fewest_slots(point) && space_.need(point).device <= limits_.device; });
+  std::set<int> result = {range.least, range.most};
+  for (int more = 0; more <= kMore; ++more) {
+    result.insert(range.clamp(enough + more));
+    result.insert(range.clamp(beyond - 1 - more));
   }
-  std::vector<int> result = {range.least};
-  for (int resident = fitting; resident <= std::min(fitting + kMore, range.most); ++resident) {
-    if (resident != range.least) result.push_back(resident);
+  return {result.begin(), result.end()};
+}
+
+// More persistent chunks than needed only where that lets slots that are fixed do.
+bool Candidates::fewest_slots(Point& point) const {
+  const Choices persists = space_.persists(point);
+  const Choices gradients = space_.gradients(point);
+  if (persists.empty() || gradients.empty()) return false;
+  point.slots.gradient = gradients.least;
+  for (point.slots.persist = persists.least; point.slots.persist <= persists.most; ++point.slots.persist) {
+    const Choices buffers = space_.buffers(point);
+    if (buffers.empty()) continue;
+    point.slots.buffer = buffers.least;
+    return true;
   }
-  if (result.back() != range.most) result.push_back(range.most);
-  return result;
+  return false;
 }
 
 std::vector<Lean> Candidates::leanest() {
   std::vector<std::pair<Bytes, Lean>> lean;
   Point point;
   point.distance = *std::ranges::min_element(space_.distances);
-  const auto fewest = [&] {
-    const Choices persists = space_.persists(point);
-    const Choices gradients = space_.gradients(point);
-    if (persists.empty() || gradients.empty()) return false;
-    point.slots.gradient = gradients.least;
-    // More persistent chunks than needed only where that lets slots that are fixed do.
-    for (point.slots.persist = persists.least; point.slots.persist <= persists.most; ++point.slots.persist) {
-      const Choices buffers = space_.buffers(point);
-      if (buffers.empty()) continue;
-      point.slots.buffer = buffers.least;
-      return true;
-    }
-    return false;
-  };
   const auto add = [&] {
     for (const int resident : lean_residents(point)) {
       point.resident = resident;
-      if (!fewest()) continue;
+      if (!fewest_slots(point)) continue;
       const Shortfall lacks = missing(point);
       ++count_;
       lean.push_back({space_.need(point).device, {{lacks.device, lacks.host}, point}});

@@ -40,8 +40,8 @@ class Candidates {
   std::vector<Candidate> grid();
   std::vector<Candidate> around(const Point&);
   // The least of every family, those that lack least by their bounds first: each order, chunk size and choice of modes
-  // with the fewest slots, the shortest distance and as few on the device as the host has room for. Where none of them
-  // fits, no plan does.
+  // with the fewest slots, the shortest distance and as few on the device as the host has room for, or as many as the
+  // device has. Where none of them fits, no plan does.
   std::vector<Lean> leanest();
   // With fewer persistent chunks or slots, so that its bound leaves `margin` free; nothing where that cannot be.
   std::optional<Point> shrink(const Point&, Bytes margin);
@@ -75,6 +75,7 @@ class Candidates {
   Bytes room(const Point&, Bytes margin) const;  // of the device, for weights of the body
   std::vector<ActivationCounts> coarse_modes() const;
   std::vector<int> lean_residents(Point) const;
+  bool fewest_slots(Point&) const;  // false: there are none
   std::vector<int> coarse_residents(int size) const;
   void slots_around(const Point&, std::vector<Point>&);
   void places_around(const Point&, More, std::vector<Point>&);

@@ -389,6 +389,52 @@ TEST(Search, FitsWheneverAUniformPlanByHandDoes) {
   }
 }
 
+// The least host bytes of plans by hand that a device holds: one mode for all layers, some of them resident.
+Bytes least_host_by_hand(const Small& small, Bytes chunk_bytes, Bytes device) {
+  Bytes least = kPlenty;
+  MemoryLimits limits;
+  limits.device = device;
+  limits.host = kPlenty;
+  const auto chunks = make_chunks(small.spec, chunk_bytes, small.shape.compute);
+  const auto body = static_cast<int>(chunks.size()) - 2;
+  for (const Activation mode : {Activation::kKeep, Activation::kKeepLight, Activation::kRecompute}) {
+    for (int resident = 0; resident <= body; ++resident) {
+      Plan plan = resident_plan(small.spec, small.shape, chunk_bytes, mode);
+      plan.offload_distance = 1;
+      plan.n_persist = resident;
+      std::fill(plan.place.begin() + 1 + resident, plan.place.end() - 1, UpdatePlace::kCpu);
+      const SlotNeed need = slot_need(small.spec, chunks, plan);
+      plan.n_buffer = need.buffer;
+      plan.gradient_slots = need.gradient;
+      const PlannedMemory memory = plan_memory(small.spec, small.shape, small.profile, plan);
+      if (!shortfall(MemoryNeed(memory.layout), limits).fits()) continue;
+      least = std::min(least, host_need(MemoryNeed(memory.layout), limits));
+    }
+  }
+  return least;
+}
+
+TEST(Search, NamesNoMoreOfTheHostThanAPlanByHandTakes) {
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    const Small small(6, seed % 2 == 0 ? 1 : 3, seed);
+    const Bytes chunk_bytes = 2600;
+    SearchSpace space;
+    space.chunk_bytes = chunk_bytes;
+    for (const double share : {0.4, 0.6, 0.8}) {
+      const auto device = static_cast<Bytes>(share * static_cast<double>(small.most()));
+      const Bytes by_hand = least_host_by_hand(small, chunk_bytes, device);
+      if (by_hand == kPlenty) continue;
+      const Bytes host = by_hand / 4;
+      SCOPED_TRACE(fmt::format("seed {}, {} bytes of the device, {} of the host by hand", seed, device, by_hand));
+      const SearchResult found = small.search(device, host, space);
+      if (found.missing.fits()) continue;  // other modes need less
+      EXPECT_EQ(found.missing.device, 0);
+      EXPECT_LE(host + found.missing.host, by_hand);
+      EXPECT_TRUE(small.search(device, host + found.missing.host, space).missing.fits());
+    }
+  }
+}
+
 TEST(Search, ThePublishedSpaceHasFourKnobs) {
   const test::Setting setting(test::published_shapes()[1], 8, 1024, 1, test::Machine::consumer());
   const SearchResult result = setting.search(23 * kGiB, 380 * kGiB, SearchSpace::published());
