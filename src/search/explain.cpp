@@ -17,8 +17,9 @@ bool same_but_slots(const Point& a, const Point& b) {
   return key(a) == key(b);
 }
 
-// The lane that has more to do than in the other plan, or that it works nearly without a pause.
-std::string reason(const Trial& lost, const Trial& won) {
+// The lane that has more to do than in the other plan, or that it works nearly without a pause. `more_on_host`: of the
+// parameters, that only it updates there.
+std::string reason(const Trial& lost, const Trial& won, double more_on_host) {
   std::size_t busiest = 0;
   std::size_t grown = 0;
   for (std::size_t lane = 1; lane < kLanes; ++lane) {
@@ -28,10 +29,13 @@ std::string reason(const Trial& lost, const Trial& won) {
   const double slower = lost.seconds - won.seconds;
   constexpr double kAsFast = 5e-4;  // relative
   if (slower < kAsFast * won.seconds) {
-    return slower > -kAsFast * won.seconds
-               ? "as fast, but updates more on the host or was found later"
-               : fmt::format("{:.1f} % faster, which does not make up for more updates on the host",
-                             -100 * slower / won.seconds);
+    const std::string host = fmt::format("updates of {:.1f} % more of the parameters on the host", 100 * more_on_host);
+    if (slower <= -kAsFast * won.seconds) {
+      const std::string how = fmt::format("{:.1f} % faster", -100 * slower / won.seconds);
+      return more_on_host > 0 ? fmt::format("{}, which does not make up for {}", how, host)
+                              : how + " with equal micro-batches folded, not with each walked";
+    }
+    return more_on_host > 0 ? "as fast, with " + host : "as fast: the one found first is kept";
   }
   const std::string how = fmt::format("{:.1f} % slower", 100 * slower / won.seconds);
   const auto name = [](std::size_t lane) { return lane_name(static_cast<Lane>(lane)); };
@@ -58,7 +62,9 @@ std::optional<RunnerUp> runner_up(const Space& space, const Trials& trials, cons
     if (best == nullptr || trial.seconds < best->seconds) best = &trial;
   }
   if (best == nullptr) return std::nullopt;
-  return RunnerUp{space.plan(best->point), best->seconds / chosen.seconds * seconds, reason(*best, chosen)};
+  const double more_on_host = space.host_share(best->point) - space.host_share(chosen.point);
+  return RunnerUp{space.plan(best->point), best->seconds / chosen.seconds * seconds,
+                  reason(*best, chosen, more_on_host)};
 }
 
 std::string binding_limit(const Space& space, Candidates& candidates, const MemoryLimits& limits, const Point& chosen,
