@@ -11,41 +11,6 @@ from .report_values import as_list, number, numbers, table
 _MOST_TRACES = 3  # the newest ones
 _MOST_SPANS = 200_000  # of one trace
 
-# src/plan's region_tag; used only where the sums by tag agree with those of plan.json.
-_STATE_TAGS = ("weights", "optimizer state", "optimizer state", "optimizer state", "gradients", "gradients")
-_REGION_TAGS = {
-    "weight_home": "weights",
-    "weight_slot": "weights",
-    "gradient_slot": "gradients",
-    "accumulator": "gradients",
-    "wire_gradient": "gradients",
-    "batch": "batches",
-    "batch_staging": "batches",
-    "losses": "control",
-    "norms": "control",
-    "control": "control",
-    "results": "control",
-    "tables": "workspace",
-    "library": "workspace",
-    "workspace": "workspace",
-}
-
-
-def _held(layout: list, tier: str, sums: dict) -> dict | None:
-    """Bytes of a tier that hold one thing for the whole run, by tag; None when this layout cannot be told apart."""
-    held: dict = {}
-    all_of: dict = {}
-    for entry in map(table, layout):
-        size, index = number(entry.get("bytes")), number(entry.get("index"))
-        if entry.get("tier") != tier or size is None or index is None:
-            continue
-        region = entry.get("region")
-        tag = _STATE_TAGS[int(index) % 6] if region == "state" else _REGION_TAGS.get(str(region), "activations")
-        all_of[tag] = all_of.get(tag, 0) + size
-        if entry.get("whole_run") is True:
-            held[tag] = held.get(tag, 0) + size
-    return held if all_of == {tag: size for tag, size in sums.items() if size} else None
-
 
 def memory_of(plan: dict) -> dict | None:
     memory = table(plan.get("memory"))
@@ -54,9 +19,7 @@ def memory_of(plan: dict) -> dict | None:
     out: dict = {"state_bytes": number(memory.get("state_bytes"))}
     for tier, of_tier in memory.items():
         if isinstance(of_tier, dict):
-            sums = numbers(of_tier.get("by_tag"))
-            held = _held(as_list(plan.get("layout")), tier, sums)
-            out[str(tier)] = numbers(of_tier) | {"by_tag": sums, "held": held}
+            out[str(tier)] = numbers(of_tier) | {"by_tag": numbers(of_tier.get("by_tag"))}
     return out
 
 

@@ -31,6 +31,7 @@ struct Problem {
   std::size_t words = 0;            // a row of `together`
   std::vector<std::uint64_t> together;
   Bytes bound = 0;
+  std::int32_t fullest = 0;
 
   std::size_t size() const { return ids.size(); }
   std::uint64_t* row(std::size_t i) { return together.data() + i * words; }
@@ -88,7 +89,9 @@ void sweep(std::span<const Allocation> allocations, Problem& problem) {
     }
     live[who / 64] ^= std::uint64_t{1} << (who % 64);
     sum += birth ? problem.bytes[who] : -problem.bytes[who];
-    problem.bound = std::max(problem.bound, sum);
+    if (sum <= problem.bound) continue;
+    problem.bound = sum;
+    problem.fullest = time;
   }
   for (std::size_t i = 0; i < problem.size(); ++i) {
     for (std::size_t word = 0; word < problem.words; ++word) {
@@ -264,6 +267,7 @@ Packing pack(std::span<const Allocation> allocations, PackEffort effort) {
   for (std::size_t i = 0; i < problem.size(); ++i) packing.offsets[problem.ids[i]] = placing.offsets[i];
   packing.total = placing.total;
   packing.live_bound = problem.bound;
+  packing.fullest = problem.fullest;
   return packing;
 }
 

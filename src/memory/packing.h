@@ -25,6 +25,7 @@ struct Packing {
   std::vector<Bytes> offsets;  // of each allocation, multiples of kAlignment
   Bytes total = 0;             // largest end offset
   Bytes live_bound = 0;        // largest sum of (aligned) bytes live at one time; <= total
+  std::int32_t fullest = 0;    // the first time at which so many are
 };
 
 // kThorough: what will run; up to about 0.2 s. kQuick: for plans that are only looked at; a few passes of simple rules,

@@ -61,6 +61,13 @@ void expect_valid(const std::vector<Allocation>& allocations, const Packing& pac
   }
   EXPECT_EQ(packing.total, end);
   EXPECT_EQ(packing.live_bound, live_bound_by_definition(allocations));
+  Bytes live = 0;
+  for (const auto& [bytes, lives] : allocations) {
+    for (const auto& [born, died] : lives) {
+      if (born <= packing.fullest && packing.fullest < died) live += round_up(bytes, kAlignment);
+    }
+  }
+  EXPECT_EQ(live, packing.live_bound);
   EXPECT_GE(packing.total, packing.live_bound);
 }
 

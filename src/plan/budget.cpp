@@ -48,7 +48,7 @@ std::string describe(const Shortfall& missing, const MemoryNeed& need, const Mem
 std::map<std::string_view, Bytes> bytes_by_tag(const Layout& layout, Tier tier) {
   std::map<std::string_view, Bytes> tags;
   for (const Layout::Entry& entry : layout.entries) {
-    if (entry.range.tier == tier) tags[region_tag(entry.region, entry.index)] += entry.range.bytes;
+    if (entry.range.tier == tier && entry.at_peak) tags[region_tag(entry.region, entry.index)] += entry.range.bytes;
   }
   return tags;
 }

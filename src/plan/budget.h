@@ -47,7 +47,8 @@ Shortfall shortfall(const MemoryNeed&, const MemoryLimits&);
 // One line by tier, for what does not fit: "12 B (..) more of device memory: ... are needed, ... are available (...)".
 std::string describe(const Shortfall&, const MemoryNeed&, const MemoryLimits&);
 
-// By tag, of one tier: as region_tag(). Regions that share addresses count fully.
+// By tag (region_tag()), of one tier: what lives when most of its bytes do. They sum to its bytes or less: what gaps
+// and alignment take is of no tag.
 std::map<std::string_view, Bytes> bytes_by_tag(const Layout&, Tier);
 
 }  // namespace protrain

@@ -45,9 +45,10 @@ void assign_addresses(Layout& layout, std::vector<std::vector<Interval>> lives, 
   std::array<std::vector<Allocation>, kTiers> allocations;
   std::vector<bool> used;
   for (std::size_t i = 0; i < lives.size(); ++i) {
-    auto& [region, index, range, whole_run] = layout.entries[i];
+    auto& [region, index, range, whole_run, at_peak] = layout.entries[i];
     const auto tier = static_cast<std::size_t>(range.tier);
     used.push_back(whole_run || !lives[i].empty());
+    at_peak = whole_run;
     if (whole_run) {
       range.offset = end[tier];
       end[tier] += round_up(range.bytes, kAlignment);
@@ -59,7 +60,11 @@ void assign_addresses(Layout& layout, std::vector<std::vector<Interval>> lives, 
   for (std::size_t tier = 0; tier < kTiers; ++tier) {
     const Packing packing = pack(allocations[tier], effort);
     for (std::size_t i = 0; i < lent[tier].size(); ++i) {
-      layout.entries[lent[tier][i]].range.offset = end[tier] + packing.offsets[i];
+      Layout::Entry& entry = layout.entries[lent[tier][i]];
+      entry.range.offset = end[tier] + packing.offsets[i];
+      entry.at_peak = std::ranges::any_of(allocations[tier][i].lives, [&](const Interval& life) {
+        return life.born <= packing.fullest && packing.fullest < life.died;
+      });
     }
     if (static_cast<Tier>(tier) == Tier::kDevice) layout.live_bound = end[tier] + packing.live_bound;
   }
@@ -79,7 +84,7 @@ Layout parts_layout(const std::vector<Chunk>& chunks, DType compute, std::span<c
       const bool only_bf16 = part == Part::kResidual || part == Part::kAccumulator;
       if (std::ranges::find(parts, part) == parts.end() || (only_bf16 && compute == DType::kF32)) continue;
       const Bytes bytes = chunks[static_cast<std::size_t>(chunk)].elements * size_of(part_dtype(part, compute));
-      layout.entries.push_back({Region::kState, chunk * kParts + i, {Tier::kDevice, end, bytes}, true});
+      layout.entries.push_back({Region::kState, chunk * kParts + i, {Tier::kDevice, end, bytes}, true, true});
       end += round_up(bytes, kAlignment);
     }
   }

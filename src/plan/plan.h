@@ -134,7 +134,8 @@ struct Layout {
     Region region;
     Id index;
     Range range;
-    bool whole_run;  // else it is acquired and released by tasks
+    bool whole_run;        // else it is acquired and released by tasks
+    bool at_peak = false;  // lives when most bytes of its tier do
   };
   std::vector<Entry> entries;
   // Device: largest sum of bytes (aligned) live at one time; above bytes(kDevice) by less than kAlignment at most.

@@ -178,8 +178,9 @@ class Reader {
       for (const json& value : *given) *mode++ = activation_of(value);
     } else {
       refuse("activation", *given,
-             fmt::format("a mode, or a list with one for each of {} layers (or {} blocks, embedding and head included)",
-                         blocks - 2, blocks));
+             fmt::format("a mode, or a list with one for each of {} layers (or {} blocks, embedding and head included); "
+                         "counts of layers are {}",
+                         blocks - 2, blocks, fmt::join(kCountKeys, ", ")));
     }
   }
 
@@ -190,8 +191,9 @@ class Reader {
     const json* given = find("place");
     if (given != nullptr && given->is_array()) {
       if (given->size() != chunks.size()) {
-        fail(ExitCode::kConfig, "{}: place has {} entries, chunk_bytes {} makes {} chunks of this model", file_,
-             given->size(), plan_.chunk_bytes, chunks.size());
+        fail(ExitCode::kConfig, "{}: place has {} entries, chunk_bytes {} makes {} chunks of this model{}", file_,
+             given->size(), plan_.chunk_bytes, chunks.size(),
+             find("chunk_bytes") == nullptr ? ": that is its default, set it beside such a list" : "");
       }
       for (const json& value : *given) plan_.place.push_back(place_of(value, "place"));
       return;
@@ -265,13 +267,14 @@ std::string plan_json(const Plan& plan, const Layout& layout) {
   root["state_tier"] = tier_name(plan.state_tier);
   root["predicted_device_bytes"] = plan.predicted_device_bytes;
   root["layout"] = json::array();
-  for (const auto& [region, index, range, whole_run] : layout.entries) {
+  for (const auto& [region, index, range, whole_run, at_peak] : layout.entries) {
     root["layout"].push_back({{"tier", tier_name(range.tier)},
                               {"region", region_name(region)},
                               {"index", index},
                               {"offset", range.offset},
                               {"bytes", range.bytes},
-                              {"whole_run", whole_run}});
+                              {"whole_run", whole_run},
+                              {"at_peak", at_peak}});
   }
   return root.dump(1) + "\n";
 }

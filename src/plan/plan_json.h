@@ -1,4 +1,4 @@
-// A plan as a file, and what it means in bytes as text. Pure; thread-safe.
+// A plan as a file. Pure; thread-safe.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 namespace protrain {
 
 // {"schema", every knob of Plan under its own name, "predicted_device_bytes", "layout": [{"tier", "region", "index",
-// "offset", "bytes", "whole_run"}, ...]}. "activation": a name a block; "place": a name a chunk; "order": "micro_batch"
-// | "layer"; "state_tier": "pageable" | "pinned". The layout is for the reader: parse_plan leaves it.
+// "offset", "bytes", "whole_run", "at_peak"}, ...]}. "activation": a name a block; "place": a name a chunk; "order":
+// "micro_batch" | "layer"; "state_tier": "pageable" | "pinned". The layout is for the reader: parse_plan leaves it.
 std::string plan_json(const Plan&, const Layout&);
 
 // What plan_json() writes, or written by hand:
@@ -25,9 +25,5 @@ std::string_view tier_name(Tier);
 std::string_view activation_name(Activation);
 std::string_view place_name(UpdatePlace);
 std::string_view order_name(Order);
-
-// By tier: its peak, then by tag and region (states by part) how many there are and the sum of their bytes, one line
-// each, for the log. Regions that share addresses count fully, so the lines of a tier may sum to more than its peak.
-std::string layout_table(const Layout&);
 
 }  // namespace protrain

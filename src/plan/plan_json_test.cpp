@@ -132,15 +132,5 @@ TEST(PlanJson, RefusesWhatItDoesNotUnderstandNamingFileKeyAndValue) {
   EXPECT_THAT(error_of("{"), HasSubstr("plan.json"));
 }
 
-TEST(LayoutTable, StatesThePeakAndSumsByTag) {
-  const std::string table = layout_table(two_tiers());
-  EXPECT_THAT(table, HasSubstr("device   peak"));
-  EXPECT_THAT(table, ::testing::ContainsRegex("peak +7.00 MiB\n"));
-  EXPECT_THAT(table, ::testing::ContainsRegex(" activations +2 +2.00 MiB\n +block_input +2 +2.00 MiB\n"));
-  EXPECT_THAT(table, ::testing::ContainsRegex(" optimizer state +1 +2.00 MiB\n +m +1 +2.00 MiB\n"));
-  EXPECT_THAT(table, ::testing::ContainsRegex(" weights +2 +4.00 MiB\n +weight +2 +4.00 MiB\n"));
-  EXPECT_THAT(table, ::testing::ContainsRegex("pinned +peak +24 B\n +control +1 +24 B\n +results +1 +24 B\n"));
-}
-
 }  // namespace
 }  // namespace protrain

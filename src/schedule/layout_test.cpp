@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 
+#include "plan/budget.h"
 #include "schedule/simulation.h"
 
 namespace protrain {
@@ -104,6 +105,27 @@ TEST(Layout, GivesASwappedSavedSetToOthersWhileItIsAway) {
   EXPECT_LT(activations(Activation::kRecompute), 24 * 1.6 + gradients + around);
   EXPECT_LT(activations(Activation::kSwap), 3 * (1.6 + 9.6) + gradients + around);
   EXPECT_LT(activations(Activation::kRecomputeHost), 3 * 1.6 + gradients + around);
+}
+
+TEST(Layout, SaysWhatLivesAtThePeak) {
+  const ModelSpec spec = test::make_model(6, false);
+  const RunShape shape = test::small_run(DType::kBf16, 3);
+  for (const Activation mode : {Activation::kKeep, Activation::kSwap, Activation::kRecomputeHost}) {
+    Plan plan = resident_plan(spec, shape, kMiB);
+    plan.order = Order::kLayer;
+    plan.activation.assign(spec.blocks.size(), mode);
+    const Case one(spec, shape, plan);
+    Bytes live = 0;
+    for (const auto& entry : one.bytes.entries) {
+      if (entry.at_peak && entry.range.tier == Tier::kDevice) live += round_up(entry.range.bytes, kAlignment);
+    }
+    EXPECT_EQ(live, one.bytes.live_bound);
+    for (const Tier tier : {Tier::kDevice, Tier::kPinned, Tier::kPageable}) {
+      Bytes sum = 0;
+      for (const auto& [tag, bytes] : bytes_by_tag(one.bytes, tier)) sum += bytes;
+      EXPECT_LE(sum, one.bytes.bytes(tier));
+    }
+  }
 }
 
 TEST(Layout, HoldsForTheLargestShapeAndCoversEvaluation) {

@@ -27,8 +27,8 @@ class Regions {
   // The largest of all that ask for it; nothing for 0 bytes.
   void add(Region region, Id index, Tier tier, Bytes bytes, bool whole_run) {
     if (bytes == 0) return;
-    auto& entry =
-        entries_.try_emplace({region, index}, Layout::Entry{region, index, {tier, 0, 0}, whole_run}).first->second;
+    auto& entry = entries_.try_emplace({region, index}, Layout::Entry{region, index, {tier, 0, 0}, whole_run, false})
+                      .first->second;
     PROTRAIN_CHECK(entry.range.tier == tier && entry.whole_run == whole_run, "{} {} is of two kinds",
                    region_name(region), index);
     entry.range.bytes = std::max(entry.range.bytes, bytes);

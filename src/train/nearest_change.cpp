@@ -1,6 +1,6 @@
 #include "train/nearest_change.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -64,7 +64,11 @@ std::string nearest_change(const Misfit& misfit) {
     SearchSpace free;
     free.order = misfit.space.order;
     if (fits(misfit, misfit.shape, misfit.limits, free)) {
-      return fmt::format("without {} it would fit", config.recompute == Switch::kAuto ? "plan" : "recompute");
+      std::vector<std::string_view> set;
+      if (config.recompute != Switch::kAuto) set.emplace_back("recompute");
+      if (!config.plan.empty()) set.emplace_back("plan");
+      if (config.chunk_bytes.bytes > 0) set.emplace_back("chunk_bytes");
+      return fmt::format("without {} it would fit", fmt::join(set, " and "));
     }
   }
   if (!misfit.space.order && misfit.shape.accumulation > 1) {  // what search_plan() does not choose everywhere

@@ -58,6 +58,9 @@ TEST_F(NearestChangeTest, KnobsThatWereSetGoFirst) {
   config.plan = R"({"n_persist": 1})";
   knobs = PlanKnobs(real_files(), config);
   EXPECT_EQ(ask(always), "without plan it would fit");
+  config.chunk_bytes.bytes = kMiB;
+  knobs = PlanKnobs(real_files(), config);
+  EXPECT_EQ(ask(always), "without plan and chunk_bytes it would fit");
 }
 
 TEST_F(NearestChangeTest, FewerRowsLeaveTheSamplesOfAnUpdateAsTheyAre) {

@@ -63,7 +63,7 @@ SearchSpace PlanKnobs::space(const ModelSpec& spec, DType compute) const {
   // Read as a whole plan: what is not set takes a value that refuses nothing.
   json whole = given;
   if (!sets("n_persist")) {
-    json size = json::object();
+    json size = {{"chunk_bytes", 1}};  // as many chunks as there can be
     if (sets("chunk_bytes")) size["chunk_bytes"] = given["chunk_bytes"];
     const Bytes chunk_bytes = parse_plan(size.dump(), source_, spec, compute).chunk_bytes;
     whole["n_persist"] = std::ranges::count(make_chunks(spec, chunk_bytes, compute), BlockKind::kLayer, &Chunk::kind);

@@ -109,6 +109,9 @@ TEST_F(PlanKnobsTest, TheSearchsOwnKnobSetByHandLosesNothing) {
 TEST_F(PlanKnobsTest, PlacesInWordsFixWhatTheyNameOnly) {
   const SearchSpace space = space_of(R"({"place": {"n_resident": 1, "head": "cpu"}})");
   EXPECT_EQ(space.n_resident, 1);
+  const SearchSpace two = space_of(R"({"place": {"n_resident": 2}})");  // of chunks whose size is free
+  EXPECT_EQ(two.n_resident, 2);
+  EXPECT_EQ(std::ranges::count(choose(two).memory.plan.place, UpdatePlace::kCpu), 0);
   EXPECT_EQ(space.head, UpdatePlace::kCpu);
   EXPECT_FALSE(space.embedding || space.place || space.n_persist);
   EXPECT_FALSE(space.chunk_bytes);
@@ -147,6 +150,9 @@ TEST_F(PlanKnobsTest, KnobsThatCannotBeAreRefusedWithTheReason) {
   EXPECT_NE(refused(R"({"n_persist": 99})").find("n_persist"), std::string::npos);
   EXPECT_NE(refused(R"({"n_persit": 1})").find("n_persist"), std::string::npos);
   EXPECT_NE(refused(R"({"n_persist": 1, "place": {"n_resident": 2}})").find("n_resident"), std::string::npos);
+  EXPECT_NE(refused(R"({"place": {"n_resident": 99}})").find("n_resident"), std::string::npos);
+  EXPECT_NE(refused(R"({"place": ["cpu"]})").find("chunk_bytes"), std::string::npos);
+  EXPECT_NE(refused(R"({"activation": {"swap": 1}})").find("n_swap"), std::string::npos);
   EXPECT_NE(refused(R"({"n_persist": 0, "n_buffer": 0})").find("n_buffer"), std::string::npos);
   EXPECT_NE(refused(R"({"activation": "swap"})", Switch::kTrue).find("recompute"), std::string::npos);
   EXPECT_NE(refused("{").find("JSON"), std::string::npos);

@@ -195,7 +195,7 @@ def test_the_command_writes_a_page_that_a_browser_draws(run, tmp_path):
         plan["prediction"]["binding"],
         plan["prediction"]["source"],
         "recompute: 2",
-        "by turns",
+        "By tag",
         "limit",
     ):
         assert words in text, words
@@ -226,13 +226,11 @@ def test_the_timeline_names_tasks_zooms_and_pans(run, tmp_path):
     assert panned[0] > zoomed[0] and panned[1] - panned[0] == pytest.approx(zoomed[1] - zoomed[0])
 
 
-def test_bytes_by_tag_are_told_apart_on_every_tier(run):
+def test_bytes_by_tag_sum_to_the_peak_or_a_little_less(run):
     memory = report.collect(run)["memory"]
     for tier in ("device", "pinned", "pageable"):
-        held = memory[tier]["held"]
-        assert held is not None, tier
-        assert sum(held.values()) <= memory[tier]["planned_bytes"]
-        assert all(held[tag] <= memory[tier]["by_tag"][tag] for tag in held)
+        planned = memory[tier]["planned_bytes"]
+        assert 0.9 * planned <= sum(memory[tier]["by_tag"].values()) <= planned, tier
 
 
 @pytest.mark.parametrize(

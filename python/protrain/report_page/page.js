@@ -105,7 +105,7 @@ function memoryBar(title, segments, limit, measured) {
   const far = limit > 6 * Math.max(used, measured || 0);  // the limit would leave nothing to see
   const scale = (far ? Math.max(used, measured || 0) : Math.max(limit || 0, used, measured || 0)) * 1.002 || 1;
   const mark = (value, name, color) => el("em", { key: color, class: value > scale * 0.6 ? "left" : "", style: `left: ${(100 * value) / scale}%` }, name);
-  const bar = el("div", { class: "bar", role: "img", "aria-label": `${title}: ${bytes(used)} planned of ${bytes(limit)}` }, segments.map((one) => el("i", { class: one.turns ? "turns" : "", key: one.color, title: `${one.name}: ${bytes(one.value)}`, style: `width: ${(100 * one.value) / scale}%` })));
+  const bar = el("div", { class: "bar", role: "img", "aria-label": `${title}: ${bytes(used)} planned of ${bytes(limit)}` }, segments.map((one) => el("i", { class: one.gaps ? "gaps" : "", key: one.color, title: `${one.name}: ${bytes(one.value)}`, style: `width: ${(100 * one.value) / scale}%` })));
   if (is(limit) && !far) bar.append(mark(limit, `limit ${bytes(limit)}`, "var(--bad)"));
   const peak = is(measured) && `used at most ${bytes(measured)}`;
   return el("div", { class: "chart" }, el("header", {}, el("h3", {}, title), el("span", { class: "quiet" }, [`${bytes(used)} planned`, peak, is(limit) && `limit ${bytes(limit)}${far ? " (far to the right)" : ` (${share(used / limit)} planned)`}`].filter(Boolean).join(", "))),
@@ -113,11 +113,9 @@ function memoryBar(title, segments, limit, measured) {
 }
 function tierSegments(tier, prefix = "") {
   if (!tier || !(tier.planned_bytes > 0)) return [];
-  if (!tier.held) return [{ name: `${prefix}planned`, value: tier.planned_bytes, color: "var(--c0)" }];
-  const held = Object.entries(tier.held).filter((one) => one[1] > 0).sort((a, b) => b[1] - a[1]).map(([tag, value]) => ({ name: prefix + tag, value, color: `var(--c${tagColors[tag] ?? 7})` }));
-  const turns = tier.planned_bytes - sum(held.map((one) => one.value));
-  const tags = Object.keys(tier.by_tag).filter((tag) => tier.by_tag[tag] > (tier.held[tag] || 0));
-  return turns > (tags.length ? 0 : tier.planned_bytes / 100) ? [...held, { name: `${prefix}by turns (${tags.join(", ") || "alignment"})`, value: turns, color: `var(--c${tagColors[tags.includes("activations") ? "activations" : tags[0]] ?? 7})`, turns: true }] : held;
+  const tags = Object.entries(tier.by_tag).filter((one) => one[1] > 0).sort((a, b) => b[1] - a[1]).map(([tag, value]) => ({ name: prefix + tag, value, color: `var(--c${tagColors[tag] ?? 7})` }));
+  const rest = tier.planned_bytes - sum(tags.map((one) => one.value));
+  return !tags.length ? [{ name: `${prefix}planned`, value: rest, color: "var(--c0)" }] : rest > tier.planned_bytes / 100 ? [...tags, { name: `${prefix}gaps`, value: rest, color: "var(--c7)", gaps: true }] : tags;
 }
 function memory(range) {
   if (!M) return section("Memory", missing("No plan.json with the bytes of each tier."));
@@ -129,17 +127,17 @@ function memory(range) {
   const rows = [];
   for (const tier of ["device", "pinned", "pageable"]) {
     if (!M[tier]) continue;
-    for (const [tag, value] of Object.entries(M[tier].by_tag)) rows.push([tier, tag, M[tier].held ? bytes(M[tier].held[tag] || 0) : none, bytes(value)]);
-    rows.push([tier, "peak, as planned", "", bytes(M[tier].planned_bytes)]);
+    for (const [tag, value] of Object.entries(M[tier].by_tag)) rows.push([tier, tag, bytes(value)]);
+    rows.push([tier, "peak, as planned", bytes(M[tier].planned_bytes)]);
   }
-  rows.push(["device", "context and libraries", "", bytes(device.outside_bytes)], ["device", "limit", "", bytes(device.limit_bytes)], ["device", "used at most", "", bytes(T.device_peak_bytes)], ["host", "process", "", bytes(host.process_bytes)], ["host", "planned in all", "", bytes(host.planned_bytes)], ["host", "limit", "", bytes(host.limit_bytes)], ["host", "used at most", "", bytes(T.host_peak_bytes)], ["", "weights, gradients and moments of the model", "", bytes(M.state_bytes)]);
+  rows.push(["device", "context and libraries", bytes(device.outside_bytes)], ["device", "limit", bytes(device.limit_bytes)], ["device", "used at most", bytes(T.device_peak_bytes)], ["host", "process", bytes(host.process_bytes)], ["host", "planned in all", bytes(host.planned_bytes)], ["host", "limit", bytes(host.limit_bytes)], ["host", "used at most", bytes(T.host_peak_bytes)], ["", "weights, gradients and moments of the model", bytes(M.state_bytes)]);
   const peaks = range && (S.device_peak_bytes.length || S.host_peak_bytes.length);
   const gib = (points) => points.map(([step, value]) => [step, is(value) ? value / 2 ** 30 : value]);
   section("Memory", el("div", { class: "charts" },
     el("div", { class: "stack" }, memoryBar("Device", onDevice, device.limit_bytes, T.device_peak_bytes), memoryBar("Host", onHost, host.limit_bytes, T.host_peak_bytes)),
     peaks && lineChart({ title: "Highest use so far", unit: "GiB", format: plain, range, fromZero: true, series: [{ name: "device", color: "var(--c0)", points: gib(S.device_peak_bytes) }, { name: "host", color: "var(--c6)", points: gib(S.host_peak_bytes) }] })),
-    el("p", { class: "quiet" }, "Regions that are needed by turns share addresses: their sum may be far above what is held at one time."),
-    folded("Table: bytes by tier and tag", table(["tier", "what", "held for the whole run", "all regions"], rows, [1])));
+    el("p", { class: "quiet" }, "By tag: what lives at the moment when most bytes of the tier do."),
+    folded("Table: bytes by tier and tag", table(["tier", "what", "bytes"], rows, [1])));
 }
 
 function strip(title, values, colors, unit) {
