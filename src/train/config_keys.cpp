@@ -256,7 +256,8 @@ const ConfigKey kKeys[] = {
      .alias = "cpu_memory_limit"},
     {.name = "plan",
      .member = &C::plan,
-     .help = "knobs of the memory plan, as in plan.json: a mapping (YAML or JSON) or a file; the rest is chosen"},
+     .help = "knobs of the memory plan: a mapping (YAML or JSON), or a file: plan.json, or what protrain plan --json "
+             "answers; the rest is chosen"},
 };
 
 }  // namespace

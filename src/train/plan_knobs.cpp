@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -16,6 +17,9 @@ namespace {
 constexpr std::string_view kCounts[] = {"n_swap", "n_keep_light", "n_recompute", "n_recompute_host", "swap_interval"};
 // Of a plan.json: results, not knobs.
 constexpr std::string_view kResults[] = {"predicted_device_bytes", "layout", "memory", "prediction"};
+// Of the answer of `protrain plan --json`, beside its plan.
+constexpr std::string_view kOfAnAnswer[] = {"schema",      "fits",   "estimate",   "machine", "model",  "batch",
+                                            "description", "memory", "prediction", "notes",   "missing"};
 
 std::string read_plan(Files& files, const std::string& path, const std::string& key) {
   try {
@@ -24,6 +28,18 @@ std::string read_plan(Files& files, const std::string& path, const std::string& 
     fail(ExitCode::kConfig, "{}: {}; it may be a file such as plan.json, or the knobs themselves: {{order: layer}}",
          key, error.what());
   }
+}
+
+// Of an answer its plan; knobs as they are.
+json plan_of(json root, const std::string& source) {
+  const auto plan = root.find("plan");
+  if (plan == root.end() || !plan->is_object()) return root;
+  for (const auto& [key, value] : root.items()) {
+    if (key == "plan" || std::ranges::find(kOfAnAnswer, key) != std::end(kOfAnAnswer)) continue;
+    fail(ExitCode::kConfig,
+         "{}: unknown key '{}' beside 'plan': it must be knobs, or an answer of protrain plan --json", source, key);
+  }
+  return *plan;
 }
 
 }  // namespace
@@ -36,6 +52,7 @@ PlanKnobs::PlanKnobs(Files& files, const TrainConfig& config) : recompute_(confi
     source_ = text ? key : config.plan;
     knobs = parse_json(text ? config.plan : read_plan(files, config.plan, key), source_, ExitCode::kConfig);
     if (!knobs.is_object()) fail(ExitCode::kConfig, "{}: not a plan: it must be an object of knobs", source_);
+    knobs = plan_of(std::move(knobs), source_);
     for (const std::string_view key : kResults) knobs.erase(std::string(key));
   }
   if (config.chunk_bytes.bytes > 0) {

@@ -10,8 +10,9 @@ namespace protrain {
 
 class PlanKnobs {
  public:
-  // Of `plan` (file or JSON text), `chunk_bytes` and `recompute`. Error(kConfig) for text that is no JSON object and
-  // for a knob that is set in two ways. Knobs themselves are read by space().
+  // Of `plan` (file or JSON text; of an answer of `protrain plan --json` its plan), `chunk_bytes` and `recompute`.
+  // Error(kConfig) for text that is no JSON object and for a knob that is set in two ways. Knobs themselves are read by
+  // space().
   PlanKnobs(Files&, const TrainConfig&);
   // None of them set.
   PlanKnobs() = default;

@@ -170,5 +170,16 @@ TEST_F(PlanKnobsTest, AWrittenPlanReadsBackToTheSamePlan) {
   EXPECT_EQ(plan_json(again.memory.plan, again.memory.layout), text);
 }
 
+TEST_F(PlanKnobsTest, AnAnswerStandsForItsPlanAndNothingElseDoes) {
+  const SearchSpace space = space_of(R"({"schema": 1, "fits": true, "notes": [], "plan": {"n_persist": 2}})");
+  EXPECT_EQ(space.n_persist, 2);
+  EXPECT_FALSE(space.n_buffer);
+  EXPECT_NE(refusal([&] { space_of(R"({"fits": true, "plan": {"n_persit": 2}})"); }).find("n_persist"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { space_of(R"({"n_bufer": 3, "plan": {"n_persist": 2}})"); }).find("'n_bufer' beside 'plan'"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { space_of(R"({"plan": "a.json"})"); }).find("unknown key 'plan'"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace protrain

@@ -82,6 +82,13 @@ def test_knobs_and_keys_of_the_configuration_hold(config):
     assert capped["memory"]["device"]["limit_bytes"] < 1 << 30
 
 
+def test_the_answer_is_a_plan_for_the_next_question(config, tmp_path):
+    first = plan(config, "--plan", '{"activation": "recompute"}', "--json")
+    (tmp_path / "answer.json").write_text(first.stdout)
+    again = answer(config, "--plan", tmp_path / "answer.json")
+    assert again["plan"] == json.loads(first.stdout)["plan"]
+
+
 def test_the_micro_batch_is_chosen_when_it_is_auto(config):
     text = config.read_text().replace("per_device_train_batch_size: 8", "per_device_train_batch_size: auto")
     config.write_text(text + "train_batch_size: 12\n")
