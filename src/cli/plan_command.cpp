@@ -23,6 +23,13 @@ struct PlanArguments {
   std::vector<std::string> overrides;  // of the configuration
 };
 
+void set_once(std::map<std::string, std::string>& options, const std::string& name, const std::string& value) {
+  const auto [other, fresh] = options.emplace(name, value);
+  if (!fresh) {
+    fail(ExitCode::kConfig, "plan: --{} is given twice, as '{}' and as '{}': drop one", name, other->second, value);
+  }
+}
+
 // Options of this command are taken out wherever they stand; the rest are keys of the configuration.
 PlanArguments split(const std::vector<std::string>& words) {
   if (words.empty() || words[0].starts_with("--")) {
@@ -41,9 +48,9 @@ PlanArguments split(const std::vector<std::string>& words) {
     } else if (std::find(std::begin(kOptions), std::end(kOptions), name) == std::end(kOptions)) {
       arguments.overrides.push_back(word);
     } else if (equals != std::string::npos) {
-      arguments.options[name] = word.substr(equals + 1);
+      set_once(arguments.options, name, word.substr(equals + 1));
     } else if (i + 1 < words.size() && !words[i + 1].starts_with("--")) {
-      arguments.options[name] = words[++i];
+      set_once(arguments.options, name, words[++i]);
     } else {
       fail(ExitCode::kConfig, "plan: {} has no value; see protrain plan --help", word);
     }

@@ -29,14 +29,21 @@ ProfileArguments split(const std::vector<std::string>& words) {
   constexpr std::string_view kOutput = "--output=";
   ProfileArguments arguments;
   arguments.config = words[0];
+  const auto set_output = [&](const std::string& file) {
+    if (!arguments.output.empty()) {
+      fail(ExitCode::kConfig, "profile: --output is given twice, as '{}' and as '{}': drop one", arguments.output,
+           file);
+    }
+    arguments.output = file;
+  };
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "--refresh") {
       arguments.refresh = true;
     } else if (word.starts_with(kOutput) && word.size() > kOutput.size()) {
-      arguments.output = word.substr(kOutput.size());
+      set_output(word.substr(kOutput.size()));
     } else if (word == "--output" && i + 1 < words.size() && !words[i + 1].starts_with("--")) {
-      arguments.output = words[++i];
+      set_output(words[++i]);
     } else if (word == "--output" || word == kOutput) {
       fail(ExitCode::kConfig, "profile: --output has no value: give the file to write");
     } else {

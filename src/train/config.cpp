@@ -271,6 +271,7 @@ void apply_yaml(TrainConfig& config, const std::string& yaml, const std::string&
 
 void apply_overrides(TrainConfig& config, std::span<const std::string> overrides) {
   const std::string where = "command line";
+  std::map<std::string_view, std::string> seen;  // the table's name -> value
   for (std::size_t i = 0; i < overrides.size(); ++i) {
     const std::string& word = overrides[i];
     if (!word.starts_with("--") || word.size() < 3) {
@@ -294,6 +295,10 @@ void apply_overrides(TrainConfig& config, std::span<const std::string> overrides
     } else {
       fail(ExitCode::kConfig, "{}: {} has no value; write {} VALUE, or {}=VALUE for one that begins with --", where,
            word, word, word);
+    }
+    if (const auto [other, fresh] = seen.emplace(key->name, value); !fresh) {
+      fail(ExitCode::kConfig, "{}: --{} is given twice, as {} and as {}: drop one", where, key->name,
+           show(other->second), show(value));
     }
 
     const bool list = std::holds_alternative<std::vector<std::string> TrainConfig::*>(key->member) ||

@@ -128,6 +128,14 @@ TEST(ConfigTest, CommandLineWinsInEverySpelling) {
   EXPECT_EQ(config.recompute, Switch::kTrue);
 }
 
+TEST(ConfigTest, AKeyTwiceOnTheCommandLineIsRefusedWithBothValues) {
+  EXPECT_THAT(refused("", {"--learning_rate", "1e-5", "--learning-rate=2e-5"}),
+              AllOf(HasSubstr("command line: --learning_rate is given twice"), HasSubstr("'1e-5' and as '2e-5'")));
+  EXPECT_THAT(refused("", {"--gradient_checkpointing", "--recompute", "null"}),
+              AllOf(HasSubstr("--recompute is given twice"), HasSubstr("'true' and as 'null'")));
+  EXPECT_EQ(refused("seed: 1\n", {"--seed", "2"}), "accepted");
+}
+
 TEST(ConfigTest, UnknownKeyNamesTheNearestOneAndItsLine) {
   EXPECT_THAT(refused("learning_rat: 1e-4\n"),
               AllOf(HasSubstr("run.yaml:4"), HasSubstr("'learning_rat'"), HasSubstr("did you mean 'learning_rate'")));

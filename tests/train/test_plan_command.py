@@ -136,6 +136,7 @@ def test_a_host_that_is_too_small_is_named_and_the_size_that_would_do_does(confi
     (("--device-memory", "much"), "--device-memory: much: it must be a size such as 24GiB"),
     (("--device-memory", "0.4"), "--device-memory: 0.4: it must be a size such as 24GiB"),
     (("--host-memory",), "--host-memory has no value"),
+    (("--h2d", "3", "--h2d=4"), "--h2d is given twice, as '3' and as '4'"),
     (("--profile", "absent.json"), "--profile: absent.json does not exist"),
     (("--cutoff_len", "4096"), "more than the model's 128 positions"),
     (("--cutof_len", "64"), "did you mean 'cutoff_len'"),

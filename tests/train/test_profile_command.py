@@ -89,7 +89,8 @@ def test_output_is_what_plan_reads(config, cache, tmp_path):
 
 
 @pytest.mark.parametrize("words, said", [((), "the configuration comes first"), (("c.yaml", "--output"), "--output"),
-                                         (("c.yaml", "--output", "--refresh"), "--output")])
+                                         (("c.yaml", "--output", "--refresh"), "--output"),
+                                         (("c.yaml", "--output", "a", "--output=b"), "as 'a' and as 'b'")])
 def test_wrong_words_are_one_line_and_code_2(words, said):
     result = protrain("profile", *words, check=False)
     assert result.returncode == 2 and said in result.stderr and len(result.stderr.splitlines()) == 1
