@@ -86,11 +86,14 @@ class PosixWritableFile : public WritableFile {
 
 class PosixReadableFile : public ReadableFile {
  public:
-  explicit PosixReadableFile(const fs::path& path) : path_(path), descriptor_(open_retrying(path, O_RDONLY)) {
+  // O_NONBLOCK: a FIFO is refused, not waited for.
+  explicit PosixReadableFile(const fs::path& path)
+      : path_(path), descriptor_(open_retrying(path, O_RDONLY | O_NONBLOCK)) {
     if (descriptor_.get() < 0) fail_path("open", path, errno);
     struct stat status{};
     if (::fstat(descriptor_.get(), &status) != 0) fail_path("open", path, errno);
     if (S_ISDIR(status.st_mode)) fail_path("open", path, EISDIR);
+    if (!S_ISREG(status.st_mode)) fail(ExitCode::kFiles, "cannot open {}: not a regular file", path.string());
     size_ = status.st_size;
   }
 

@@ -34,7 +34,7 @@ class Files {
  public:
   virtual ~Files() = default;
   virtual std::unique_ptr<WritableFile> create(const std::filesystem::path&) = 0;  // truncates
-  virtual std::unique_ptr<ReadableFile> open(const std::filesystem::path&) = 0;
+  virtual std::unique_ptr<ReadableFile> open(const std::filesystem::path&) = 0;    // a regular file, else Error
   virtual bool exists(const std::filesystem::path&) = 0;
   virtual void make_directories(const std::filesystem::path&) = 0;
   virtual std::vector<std::string> list(const std::filesystem::path&) = 0;  // names, sorted

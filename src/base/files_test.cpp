@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -70,6 +71,12 @@ TEST_F(RealFiles, AFileThatShrinksUnderItsReaderIsAnError) {
   fs::resize_file(root_ / "a", 2);
   std::array<std::byte, 4> to{};
   EXPECT_NE(message_of([&] { file->read_at(0, to); }).find("shorter"), std::string::npos);
+}
+
+TEST_F(RealFiles, AFifoIsRefusedAtOnce) {
+  ASSERT_EQ(::mkfifo((root_ / "fifo").c_str(), 0600), 0);
+  EXPECT_EQ(message_of([&] { files_.open(root_ / "fifo"); }),
+            "cannot open " + (root_ / "fifo").string() + ": not a regular file");
 }
 
 TEST_F(RealFiles, ErrorsNamePathAndReason) {

@@ -380,6 +380,10 @@ TrainConfig parse_config(const std::string& yaml, const std::string& file, std::
 
 TrainConfig load_config(const std::filesystem::path& file, std::span<const std::string> overrides) {
   std::error_code error;
+  if (const auto status = std::filesystem::status(file, error);
+      std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    fail(ExitCode::kConfig, "{}: a configuration must be a regular file", file.string());
+  }
   const std::uintmax_t bytes = std::filesystem::file_size(file, error);
   if (error) fail(ExitCode::kConfig, "{}: {}", file.string(), error.message());
   if (bytes > kLargestConfigBytes) {

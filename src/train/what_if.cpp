@@ -64,16 +64,18 @@ MemoryLimits limits_of(const TrainConfig& config, const WhatIfOptions& options, 
   return limits;
 }
 
-Hardware hardware_of(Files& files, const WhatIfOptions& options) {
-  if (!files.exists(options.hardware)) {
-    fail(ExitCode::kConfig, "--hardware: {} does not exist; give a file such as hardware/h200.json", options.hardware);
-  }
-  std::string text;
+// `hint`: what would be right.
+std::string read_option(Files& files, std::string_view option, const std::string& path, std::string_view hint) {
+  if (!files.exists(path)) fail(ExitCode::kConfig, "{}: {} does not exist; {}", option, path, hint);
   try {
-    text = files.read_text(options.hardware);
+    return files.read_text(path);
   } catch (const Error& error) {
-    fail(ExitCode::kConfig, "--hardware: {}; give a file such as hardware/h200.json", error.what());
+    fail(ExitCode::kConfig, "{}: {}; {}", option, error.what(), hint);
   }
+}
+
+Hardware hardware_of(Files& files, const WhatIfOptions& options) {
+  const std::string text = read_option(files, "--hardware", options.hardware, "give a file such as hardware/h200.json");
   Hardware hardware = parse_hardware(text, options.hardware);
   if (options.h2d_bytes) hardware.h2d_bytes = *options.h2d_bytes;
   if (options.d2h_bytes) hardware.d2h_bytes = *options.d2h_bytes;
@@ -103,10 +105,8 @@ bool covers(const StoredProfile& profile, const ModelSpec& spec, const RunShape&
 }
 
 std::shared_ptr<StoredProfile> read_profile(Files& files, const WhatIfOptions& options) {
-  if (!files.exists(options.profile)) {
-    fail(ExitCode::kConfig, "--profile: {} does not exist; protrain profile --output FILE makes one", options.profile);
-  }
-  return std::make_shared<StoredProfile>(parse_profile(files.read_text(options.profile), options.profile));
+  const std::string text = read_option(files, "--profile", options.profile, "protrain profile --output FILE makes one");
+  return std::make_shared<StoredProfile>(parse_profile(text, options.profile));
 }
 
 Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOptions& options, const ModelSource& model,

@@ -1,6 +1,7 @@
 """`protrain plan`: what it says, what it needs, how it fails. Only config.json of a model is there."""
 
 import json
+import os
 import pathlib
 import subprocess
 
@@ -154,6 +155,17 @@ def test_a_wrong_hardware_file_is_named(config, tmp_path):
     (tmp_path / "x.json").write_text('{"name": "x", "flops": 3}')
     result = protrain("plan", config, "--hardware", tmp_path / "x.json", check=False)
     assert result.returncode == 2 and "x.json: flops is no key of a machine" in result.stderr
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(config, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for words in (("--plan", fifo), ("--hardware", fifo), ("--profile", fifo)):
+        result = protrain("plan", config, *words, check=False)
+        assert result.returncode == 2 and f"{fifo}: not a regular file" in result.stderr, result.stderr
+    for path in (fifo, tmp_path):
+        result = protrain("plan", path, check=False)
+        assert result.returncode == 2 and f"{path}: a configuration must be a regular file" in result.stderr, result.stderr
 
 
 def test_a_disk_is_noted_though_no_plan_uses_it(config):
