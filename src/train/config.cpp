@@ -270,7 +270,7 @@ void apply_yaml(TrainConfig& config, const std::string& yaml, const std::string&
 }
 
 void apply_overrides(TrainConfig& config, std::span<const std::string> overrides) {
-  const std::string where = "command line";
+  const std::string where(kCommandLine);
   std::map<std::string_view, std::string> seen;  // the table's name -> value
   for (std::size_t i = 0; i < overrides.size(); ++i) {
     const std::string& word = overrides[i];

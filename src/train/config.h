@@ -17,6 +17,8 @@
 
 namespace protrain {
 
+inline constexpr std::string_view kCommandLine = "command line";
+
 enum class Switch : std::uint8_t { kFalse, kTrue, kAuto };
 
 // A number of bytes written as "64MiB", "24GB" or "4096".
@@ -94,7 +96,7 @@ struct TrainConfig {
   ByteSize host_memory_limit;
   std::string plan;  // "", a file, or JSON that starts with '{'
 
-  // Keys that the user gave, and where: "train.yaml:7" or "command line".
+  // Keys that the user gave, and where: "train.yaml:7" or kCommandLine.
   std::map<std::string, std::string> given;
   bool is_given(const std::string& key) const { return given.contains(key); }
 };

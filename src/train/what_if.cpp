@@ -266,6 +266,27 @@ std::unique_ptr<ModelSource> open_shapes(Files& files, const TrainConfig& config
   return open_model(files, own);
 }
 
+// What the configuration says and the other machine rules. A file may well be meant for both machines; a device on the
+// command line contradicts.
+void add_left_aside(const TrainConfig& config, bool profile, DeviceKind kind, std::vector<std::string>& notes) {
+  const std::string_view of = profile ? "profile" : "hardware";
+  if (config.device != "auto" && (config.device == "cpu") != (kind == DeviceKind::kCpu)) {
+    const std::string why = fmt::format("the {} is {}", of,
+                                        kind == DeviceKind::kCpu ? "a CPU's"
+                                        : profile                ? "a GPU's"
+                                                                 : "a GPU");
+    if (config.given.at("device") == kCommandLine) {
+      fail(ExitCode::kConfig, "{}: --device {} and --{} are both given, but {}: drop one", kCommandLine, config.device,
+           of, why);
+    }
+    notes.push_back(fmt::format("device: {} is left aside: {}", config.device, why));
+  }
+  if (config.compute_threads > 0) {
+    notes.push_back(
+        fmt::format("compute_threads: {} is left aside: times are those of the {}", config.compute_threads, of));
+  }
+}
+
 }  // namespace
 
 WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& options) {
@@ -286,17 +307,11 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
                                                            : DType::kBf16;
   PlannedShape planned = planned_shape(files, config, model.spec, compute);
   answer.notes = std::move(planned.notes);
+  if (!here) add_left_aside(config, profile != nullptr, kind, answer.notes);
   const Machine machine = here      ? of_this_machine(files, config, options, model, planned.run)
                           : profile ? from_profile(files, config, options, model, profile, kind)
                                     : from_hardware(files, config, options, model);
   answer.machine = machine.name;
-  if (!here && config.device != "auto" && (config.device == "cpu") != (kind == DeviceKind::kCpu)) {
-    answer.notes.push_back(fmt::format("device: {} is left aside: the {} is {}", config.device,
-                                       profile ? "profile" : "hardware",
-                                       kind == DeviceKind::kCpu ? "a CPU's"
-                                       : profile                ? "a GPU's"
-                                                                : "a GPU"));
-  }
   if (options.disk) {
     answer.notes.push_back(
         fmt::format("a disk of {:.3g} GB/s is noted, but no plan uses one yet", *options.disk / 1e9));

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 
 import pytest
+import yaml
 from train_support import BINARY, ROOT, protrain, random_samples, write_config, write_tokens
 
 HARDWARE = ROOT / "hardware"
@@ -25,6 +26,10 @@ def shape(tmp_path):
 def config(shape, tmp_path):
     return write_config(tmp_path / "c.yaml", config_name=str(shape), train_file=str(tmp_path / "absent.jsonl"),
                         output_dir=str(tmp_path / "out"), cutoff_len=128, per_device_train_batch_size=8)
+
+
+def keys_of(config):
+    return yaml.safe_load(config.read_text())
 
 
 def plan(config, *words, hardware="rtx4090", check=True):
@@ -138,6 +143,7 @@ def test_a_host_that_is_too_small_is_named_and_the_size_that_would_do_does(confi
     (("--device-memory", "0.4"), "--device-memory: 0.4: it must be a size such as 24GiB"),
     (("--host-memory",), "--host-memory has no value"),
     (("--h2d", "3", "--h2d=4"), "--h2d is given twice, as '3' and as '4'"),
+    (("--device", "cpu"), "command line: --device cpu and --hardware are both given, but the hardware is a GPU"),
     (("--profile", "absent.json"), "--profile: absent.json does not exist"),
     (("--cutoff_len", "4096"), "more than the model's 128 positions"),
     (("--cutof_len", "64"), "did you mean 'cutoff_len'"),
@@ -197,11 +203,12 @@ def test_without_hardware_it_is_this_machine_and_its_profile_can_be_taken_elsewh
     assert said["memory"] == taken["memory"] and said["notes"] == taken["notes"]
     # So all that lies on its device lies on the host.
     assert protrain(*undecided, "--device-memory", "2GiB", "--host-memory", "540MiB", check=False).returncode == 3
-    wrong = protrain(*undecided, "--device", "cuda", "--device-memory", "2GiB", "--host-memory", "4GiB")
-    assert json.loads(wrong.stdout)["memory"] == taken["memory"]
-    assert any("device: cuda is left aside" in note for note in json.loads(wrong.stdout)["notes"])
-    other = protrain(*words, "--device-memory", "2GiB", "--host-memory", "4GiB", "--per_device_train_batch_size", "2",
-                     check=False)
+    of_cuda = write_config(tmp_path / "cuda.yaml", **{**keys_of(config), "device": "cuda", "compute_threads": 3})
+    aside = json.loads(protrain("plan", of_cuda, *undecided[2:], "--device-memory", "2GiB", "--host-memory", "4GiB").stdout)
+    assert aside["memory"] == taken["memory"]
+    for key in ("device: cuda", "compute_threads: 3"):
+        assert any(note.startswith(f"{key} is left aside") for note in aside["notes"]), aside["notes"]
+    other = protrain(*words, "--device-memory", "2GiB", "--host-memory", "4GiB", "--packing", check=False)
     assert other.returncode == 2 and "other shapes" in other.stderr, other.stderr
     nowhere = protrain(*words, check=False)
     assert nowhere.returncode == 2 and "--device-memory and --host-memory" in nowhere.stderr, nowhere.stderr
