@@ -70,6 +70,8 @@ std::unique_ptr<BatchSource> open_source(const std::shared_ptr<const TokenFile>&
   return source;
 }
 
+}  // namespace
+
 std::int64_t row_length(const TrainConfig& config, const ModelSpec& spec) {
   if (spec.rotary_positions > 0 && config.cutoff_len > spec.rotary_positions) {
     log::warning(
@@ -84,8 +86,6 @@ std::int64_t row_length(const TrainConfig& config, const ModelSpec& spec) {
   }
   return spec.max_positions;
 }
-
-}  // namespace
 
 DataSources open_data(Files& files, const TrainConfig& config, const ModelSpec& spec) {
   check_end_token(config, spec);

@@ -20,6 +20,10 @@ struct DataSources {
 // checks every token id against the model's vocabulary. Error(kConfig, kData), Interrupted.
 DataSources open_data(Files&, const TrainConfig&, const ModelSpec&);
 
+// cutoff_len, or what the model has if that is less and cutoff_len was not given; Error(kConfig) if it was. Warns of
+// rows beyond the positions that a rotary model was made for.
+std::int64_t row_length(const TrainConfig&, const ModelSpec&);
+
 // Cuts the same updates into micro-batches of so many rows.
 void set_micro_batch(DataSources&, std::int64_t rows, std::int64_t accumulation);
 

@@ -36,15 +36,6 @@ std::string shapes_of_data(Files& files, const TrainConfig& config, const ModelS
   }
 }
 
-std::int64_t row_length(const TrainConfig& config, const ModelSpec& spec) {
-  if (spec.max_positions == 0 || config.cutoff_len <= spec.max_positions) return config.cutoff_len;
-  if (config.is_given("cutoff_len")) {
-    fail(ExitCode::kConfig, "cutoff_len ({}): {} is more than the model's {} positions", config.given.at("cutoff_len"),
-         config.cutoff_len, spec.max_positions);
-  }
-  return spec.max_positions;
-}
-
 BatchShape shape_of(const TrainConfig& config, std::int64_t rows, std::int64_t row_tokens) {
   BatchShape shape;
   shape.rows = rows;
@@ -65,9 +56,9 @@ PlannedShape planned_shape(Files& files, const TrainConfig& config, const ModelS
   PlannedShape planned;
   planned.run.compute = compute;
   planned.run.accumulation = own.gradient_accumulation_steps;
-  const std::int64_t tokens = row_length(own, spec);
   const std::string why = shapes_of_data(files, own, spec, planned.run);
   if (why.empty()) return planned;
+  const std::int64_t tokens = row_length(own, spec);
   planned.run.train_shapes = {shape_of(own, own.per_device_train_batch_size, tokens)};
   if (!own.validation_file.empty()) {
     planned.run.eval_shapes = {shape_of(own, own.per_device_eval_batch_size, tokens)};

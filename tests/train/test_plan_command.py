@@ -69,6 +69,18 @@ def test_rows_are_those_of_the_data_where_it_is_prepared_and_else_of_the_configu
     assert packed["batch"]["train_shapes"] == [{"rows": 8, "row_tokens": 128, "packed": True}]
 
 
+def test_rows_beyond_a_rotary_models_positions_are_warned_of_once_whether_data_is_prepared_or_not(tmp_path):
+    shape = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1003, "max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    data = write_tokens(tmp_path / "t.ptk", random_samples([40] * 20))
+    for file in (data, tmp_path / "absent.jsonl"):
+        config = write_config(tmp_path / "c.yaml", config_name=str(tmp_path), train_file=str(file),
+                              output_dir=str(tmp_path / "out"), cutoff_len=128, per_device_train_batch_size=2)
+        assert plan(config).stderr.count("cutoff_len: 128 is more than the 64 positions") == 1
+        assert "positions" not in plan(config, "--cutoff_len", "64").stderr
+
+
 def test_less_memory_and_slower_links_never_make_a_step_faster(config):
     big = ("--per_device_train_batch_size", "64", "--gradient_accumulation_steps", "2")
     free = answer(config, *big)
