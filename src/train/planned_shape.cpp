@@ -1,8 +1,6 @@
 #include "train/planned_shape.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <optional>
 
 #include "base/error.h"
 #include "train/data_sources.h"
@@ -14,19 +12,21 @@ namespace {
 // Samples of a packed row whose data is not known: their count is a few bytes of a batch and nothing else.
 constexpr std::int64_t kTokensOfASample = 128;
 
-bool all_prepared(Files& files, const std::vector<std::string>& patterns, std::string_view key) {
-  const auto inputs = expand_patterns(patterns, key);
-  return inputs.size() == 1 && is_prepared(files, inputs.front());
-}
-
 // Empty where the run's own data says the shapes; else why it does not.
 std::string shapes_of_data(Files& files, const TrainConfig& config, const ModelSpec& spec, RunShape& run) {
+  TrainConfig own = config;  // its data as it is prepared, so that nothing is
   try {
-    if (!all_prepared(files, config.train_file, "train_file")) return "the data is not prepared yet";
-    if (!config.validation_file.empty() && !all_prepared(files, config.validation_file, "validation_file")) {
-      return "the evaluation data is not prepared yet";
+    const auto find = [&](std::vector<std::string>& patterns, std::string_view key) {
+      const auto prepared = find_prepared(files, config, patterns, key, spec.vocabulary);
+      if (prepared) patterns = {prepared->string()};
+      return prepared.has_value();
+    };
+    constexpr const char* kNotYet = "{} is not prepared yet, which protrain profile and train do";
+    if (!find(own.train_file, "train_file")) return fmt::format(kNotYet, "train_file");
+    if (!own.validation_file.empty() && !find(own.validation_file, "validation_file")) {
+      return fmt::format(kNotYet, "validation_file");
     }
-    const DataSources data = open_data(files, config, spec);
+    const DataSources data = open_data(files, own, spec);
     run.train_shapes = data.train->shapes();
     if (data.eval) run.eval_shapes = data.eval->shapes();
     return {};

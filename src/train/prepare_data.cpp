@@ -273,16 +273,17 @@ std::vector<fs::path> expand_patterns(const std::vector<std::string>& patterns, 
   return out;
 }
 
-PreparedFile prepared_file(Files& files, const TrainConfig& config, const std::vector<std::string>& patterns,
-                           std::string_view key, std::int64_t vocabulary, Cache cache) {
-  const std::vector<fs::path> inputs = expand_patterns(patterns, key);
+namespace {
+
+// The input itself where it is prepared.
+std::optional<fs::path> prepared_input(Files& files, const std::vector<fs::path>& inputs, std::string_view key) {
   const auto prepared = std::ranges::find_if(inputs, [&](const fs::path& input) { return is_prepared(files, input); });
   if (prepared != inputs.end()) {
     if (inputs.size() > 1) {
       fail(ExitCode::kConfig, "{}: {} is a prepared file, so it must stand alone; {} files are given", key,
            prepared->string(), inputs.size());
     }
-    return {*prepared, false};
+    return *prepared;
   }
   for (const fs::path& input : inputs) {
     if (input.extension() == ".ptk" || input.extension() == ".bin") {
@@ -290,6 +291,30 @@ PreparedFile prepared_file(Files& files, const TrainConfig& config, const std::v
            input.string());
     }
   }
+  return std::nullopt;
+}
+
+fs::path cached_file(Files& files, const TrainConfig& config, const std::vector<fs::path>& inputs,
+                     const std::vector<std::string>& options) {
+  return cache_folder(config) / (cache_name(files, inputs, tokenizer_folder(config), options) + ".ptk");
+}
+
+}  // namespace
+
+std::optional<fs::path> find_prepared(Files& files, const TrainConfig& config, const std::vector<std::string>& patterns,
+                                      std::string_view key, std::int64_t vocabulary) {
+  const std::vector<fs::path> inputs = expand_patterns(patterns, key);
+  if (std::optional<fs::path> prepared = prepared_input(files, inputs, key)) return prepared;
+  if (!fs::is_directory(tokenizer_folder(config))) return std::nullopt;
+  fs::path cached = cached_file(files, config, inputs, prepare_options(config, key != "train_file", vocabulary));
+  if (!files.exists(cached)) return std::nullopt;
+  return cached;
+}
+
+PreparedFile prepared_file(Files& files, const TrainConfig& config, const std::vector<std::string>& patterns,
+                           std::string_view key, std::int64_t vocabulary, Cache cache) {
+  const std::vector<fs::path> inputs = expand_patterns(patterns, key);
+  if (std::optional<fs::path> prepared = prepared_input(files, inputs, key)) return {std::move(*prepared), false};
 
   const fs::path tokenizer = tokenizer_folder(config);
   if (!fs::is_directory(tokenizer)) {
@@ -297,14 +322,13 @@ PreparedFile prepared_file(Files& files, const TrainConfig& config, const std::v
          tokenizer.string(), inputs[0].string());
   }
   const std::vector<std::string> options = prepare_options(config, key != "train_file", vocabulary);
-  const fs::path folder = cache_folder(config);
-  const fs::path cached = folder / (cache_name(files, inputs, tokenizer, options) + ".ptk");
+  const fs::path cached = cached_file(files, config, inputs, options);
   if (cache == Cache::kUse && files.exists(cached)) {
     log::info("{}: {} (prepared before)", key, cached.string());
     return {cached, true};
   }
   log::info("{}: preparing {} file{} into {}", key, inputs.size(), inputs.size() == 1 ? "" : "s", cached.string());
-  as_data_fault([&] { files.make_directories(folder); });
+  as_data_fault([&] { files.make_directories(cached.parent_path()); });
   // Written aside and renamed when it is whole, whatever ends either process.
   run_prepare(inputs, tokenizer, options, cached);
   return {cached, false};

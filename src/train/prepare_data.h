@@ -2,6 +2,7 @@
 // of everything that shapes it. One thread.
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,5 +31,8 @@ enum class Cache : std::uint8_t { kUse, kRenew };  // kRenew makes the cached fi
 // cannot be read or written. The preparing process ends when this one does. Interrupted when a signal came.
 PreparedFile prepared_file(Files&, const TrainConfig&, const std::vector<std::string>& patterns, std::string_view key,
                            std::int64_t vocabulary, Cache = Cache::kUse);
+// What prepared_file() would take as it is; none where it would prepare.
+std::optional<std::filesystem::path> find_prepared(Files&, const TrainConfig&, const std::vector<std::string>& patterns,
+                                                   std::string_view key, std::int64_t vocabulary);
 
 }  // namespace protrain

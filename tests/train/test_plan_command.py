@@ -69,6 +69,24 @@ def test_rows_are_those_of_the_data_where_it_is_prepared_and_else_of_the_configu
     assert packed["batch"]["train_shapes"] == [{"rows": 8, "row_tokens": 128, "packed": True}]
 
 
+def test_data_that_train_finds_prepared_in_the_cache_is_found(config, tmp_path):
+    raw = tmp_path / "ids.jsonl"
+    raw.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in random_samples([40] * 20)))
+    config = write_config(tmp_path / "raw.yaml", **{**keys_of(config), "train_file": str(raw), "validation_file": str(raw),
+                                                    "dataset_prepared_path": str(tmp_path / "prepared")})
+    presumed = answer(config)
+    assert any("train_file is not prepared yet, which protrain profile and train do" in note for note in presumed["notes"])
+    assert not (tmp_path / "prepared").exists()
+    protrain("train", config, "--device", "cpu", "--bf16", "false", "--max_steps", "1")
+    known = answer(config)
+    assert not any("presumed" in note for note in known["notes"])
+    assert known["batch"]["train_shapes"][0]["row_tokens"] < presumed["batch"]["train_shapes"][0]["row_tokens"] == 128
+    prepared, = (tmp_path / "prepared").glob("*.ptk")  # the same for both keys
+    whole = prepared.read_bytes()
+    prepared.write_bytes(whole[:-7])
+    assert any("presumed" in note for note in answer(config)["notes"]) and prepared.read_bytes() == whole[:-7]
+
+
 def test_rows_beyond_a_rotary_models_positions_are_warned_of_once_whether_data_is_prepared_or_not(tmp_path):
     shape = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
              "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1003, "max_position_embeddings": 64}
