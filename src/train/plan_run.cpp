@@ -70,6 +70,7 @@ class Planner {
 
 RunPlan plan_run(Files& files, TrainConfig& config, const ModelSource& model, DataSources& data,
                  MeasuredModel& measured, std::optional<Order> order) {
+  for (const std::string& line : idle_limits(config, memory_there(measured))) log::warning("{}", line);
   Planner planner(files, config, model, data, measured, order);
   return config.per_device_train_batch_size == 0 ? planner.plan_with_micro_batch() : planner.plan();
 }

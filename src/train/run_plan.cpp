@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/cgroup.h"
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "train/nearest_change.h"
@@ -54,6 +55,27 @@ MemoryLimits memory_limits(const TrainConfig& config, const MeasuredModel& measu
   if (config.host_memory_limit.bytes > 0) limits.host = std::min(limits.host, config.host_memory_limit.bytes);
   limits.process = measured.process_bytes;
   return limits;
+}
+
+MemoryThere memory_there(const MeasuredModel& measured) {
+  const Device& device = *measured.device;
+  return {device.kind() == DeviceKind::kCpu ? host_memory_limit() : device.capacity() + measured.outside_bytes,
+          plannable_host_memory()};
+}
+
+std::vector<std::string> idle_limits(const TrainConfig& config, const MemoryThere& there) {
+  std::vector<std::string> lines;
+  const auto compare = [&](const std::string& key, Bytes limit, Bytes has, std::string_view whose) {
+    if (limit <= has) return;
+    lines.push_back(
+        fmt::format("{}{}: {} ({} bytes) is above the {} ({} bytes) that the {} has for a run: it limits "
+                    "nothing",
+                    key, config.is_given(key) ? " (" + config.given.at(key) + ")" : "", format_bytes(limit), limit,
+                    format_bytes(has), has, whose));
+  };
+  compare("device_memory_limit", config.device_memory_limit.bytes, there.device, "device");
+  compare("host_memory_limit", config.host_memory_limit.bytes, there.host, "host");
+  return lines;
 }
 
 Bytes settled_outside(const RunPlan& run, const Device& device) {

@@ -60,6 +60,16 @@ std::int64_t fastest_micro_batch(std::int64_t rows_of_update,
 Bytes settled_outside(const RunPlan&, const Device&);
 
 MemoryLimits memory_limits(const TrainConfig&, const MeasuredModel&);
+
+// What this machine has for a run, before any arena is there.
+struct MemoryThere {
+  Bytes device = 0;  // what the process uses beside the arenas included; of a CPU the host's
+  Bytes host = 0;
+};
+MemoryThere memory_there(const MeasuredModel&);
+// The user's limits that lie above it, and so limit nothing: a line each.
+std::vector<std::string> idle_limits(const TrainConfig&, const MemoryThere&);
+
 // Weights, gradients, optimizer state: what the model would take with all of it in one place.
 Bytes state_bytes(const ModelSpec&, DType compute);
 

@@ -23,6 +23,7 @@ constexpr Bytes kProcessBytes = 512 * kMiB;
 struct Machine {
   std::string name;
   DeviceKind kind = DeviceKind::kCuda;
+  MemoryThere there;
   MemoryLimits limits;
   // Error(kConfig) for shapes that it does not know.
   std::function<StoredProfile(const RunShape&)> profile;
@@ -48,20 +49,20 @@ class ShapesAlone final : public BatchSource {
   const std::vector<BatchShape> shapes_;
 };
 
-MemoryLimits limits_of(const TrainConfig& config, const WhatIfOptions& options, Bytes device, Bytes outside,
-                       Bytes host) {
-  MemoryLimits limits;
+void set_limits(Machine& machine, const TrainConfig& config, const WhatIfOptions& options, Bytes device, Bytes outside,
+                Bytes host) {
+  machine.there = {options.device_memory.value_or(device), options.host_memory.value_or(host)};
+  MemoryLimits& limits = machine.limits;
   limits.outside = outside;
   limits.pinned_of_a_table_byte = kPinnedOfATableByte;
-  limits.device = options.device_memory.value_or(device) - outside - kDeviceReserve;
+  limits.device = machine.there.device - outside - kDeviceReserve;
   if (config.device_memory_limit.bytes > 0) {
     limits.device_cap = config.device_memory_limit.bytes;
     limits.device = std::min(limits.device, limits.device_cap - outside);
   }
-  limits.host = options.host_memory.value_or(host);
+  limits.host = machine.there.host;
   if (config.host_memory_limit.bytes > 0) limits.host = std::min(limits.host, config.host_memory_limit.bytes);
   limits.process = kProcessBytes;
-  return limits;
 }
 
 // `hint`: what would be right.
@@ -117,7 +118,7 @@ Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOption
   machine.kind = kind;
   if (!options.hardware.empty()) {
     const Hardware hardware = hardware_of(files, options);
-    machine.limits = limits_of(config, options, hardware.device_memory, hardware.outside, hardware.host_memory);
+    set_limits(machine, config, options, hardware.device_memory, hardware.outside, hardware.host_memory);
   } else {
     if (!options.device_memory || !options.host_memory) {
       fail(ExitCode::kConfig,
@@ -125,7 +126,7 @@ Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOption
            "--host-memory",
            options.profile);
     }
-    machine.limits = limits_of(config, options, 0, 0, 0);
+    set_limits(machine, config, options, 0, 0, 0);
   }
   machine.limits.device_is_host = machine.kind == DeviceKind::kCpu;
   if (machine.limits.device_is_host) machine.limits.pinned_of_a_table_byte = 0;
@@ -147,7 +148,7 @@ Machine from_hardware(Files& files, const TrainConfig& config, const WhatIfOptio
   const Hardware hardware = hardware_of(files, options);
   Machine machine;
   machine.name = hardware.name;
-  machine.limits = limits_of(config, options, hardware.device_memory, hardware.outside, hardware.host_memory);
+  set_limits(machine, config, options, hardware.device_memory, hardware.outside, hardware.host_memory);
   machine.profile = [hardware, &model](const RunShape& run) {
     return estimate_profile(model.architecture, model.spec, run, hardware);
   };
@@ -183,7 +184,9 @@ Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOpt
   machine.kind = measured->device->kind();
   machine.name = machine_name(*measured->device);
   machine.limits = memory_limits(config, *measured);
+  machine.there = memory_there(*measured);
   if (options.device_memory) {
+    machine.there.device = *options.device_memory;
     const Bytes there = *options.device_memory - (machine.kind == DeviceKind::kCpu ? 0 : kDeviceReserve);
     machine.limits.device = there - machine.limits.outside;
     if (machine.limits.device_cap > 0) {
@@ -191,6 +194,7 @@ Machine of_this_machine(Files& files, const TrainConfig& config, const WhatIfOpt
     }
   }
   if (options.host_memory) {
+    machine.there.host = *options.host_memory;
     machine.limits.host = *options.host_memory;
     if (config.host_memory_limit.bytes > 0) {
       machine.limits.host = std::min(machine.limits.host, config.host_memory_limit.bytes);
@@ -312,6 +316,7 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
                           : profile ? from_profile(files, config, options, model, profile, kind)
                                     : from_hardware(files, config, options, model);
   answer.machine = machine.name;
+  for (std::string& line : idle_limits(config, machine.there)) answer.notes.push_back(std::move(line));
   if (options.disk) {
     answer.notes.push_back(
         fmt::format("a disk of {:.3g} GB/s is noted, but no plan uses one yet", *options.disk / 1e9));

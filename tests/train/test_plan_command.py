@@ -125,6 +125,24 @@ def test_the_answer_is_a_plan_for_the_next_question(config, tmp_path):
     assert again["plan"] == json.loads(first.stdout)["plan"]
 
 
+def test_a_limit_above_what_is_there_is_said_with_both_values(config, tmp_path):
+    above = ("--device_memory_limit", "900GiB", "--host_memory_limit", "9000GiB")
+    there = ("--device-memory", "20GiB", "--host-memory", "30GiB")
+    said = [f"{key}_memory_limit (command line): {limit}.00 GiB ({limit << 30} bytes) is above the {has}.00 GiB "
+            f"({has << 30} bytes) that the {key} has for a run" for key, limit, has in (("device", 900, 20), ("host", 9000, 30))]
+    notes = answer(config, *above, *there)["notes"]
+    assert all(any(note.startswith(text) for note in notes) for text in said), notes
+    assert not any("_memory_limit" in note for note in answer(config, "--device_memory_limit", "20GiB", *there)["notes"])
+    here = ("--device", "cpu", "--bf16", "false", "--cutoff_len", "32", "--per_device_train_batch_size", "1", "--train_file",
+            write_tokens(tmp_path / "t.ptk", random_samples([40] * 20)), "--device_memory_limit", "9000TiB",
+            "--host_memory_limit", "9000TiB")
+    notes = json.loads(protrain("plan", config, *here, "--json").stdout)["notes"]
+    log = protrain("train", config, *here, "--max_steps", "1").stderr
+    for key in ("device", "host"):
+        text = f"{key}_memory_limit (command line): 9216000.00 GiB"
+        assert any(note.startswith(text) for note in notes) and f"warning: {text}" in log, log
+
+
 def test_the_micro_batch_is_chosen_when_it_is_auto(config):
     text = config.read_text().replace("per_device_train_batch_size: 8", "per_device_train_batch_size: auto")
     config.write_text(text + "train_batch_size: 12\n")
