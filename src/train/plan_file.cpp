@@ -27,7 +27,8 @@ std::string plan_file(const RunPlan& run, const ModelSpec& spec) {
   memory["device"]["outside_bytes"] = run.limits.outside;
   memory["host"] = {{"process_bytes", run.limits.process},
                     {"planned_bytes", host_need(MemoryNeed(run.layout), run.limits)},
-                    {"limit_bytes", run.limits.host}};
+                    {"limit_bytes", run.limits.host},
+                    {"reserve_bytes", run.host_reserve}};
   memory["state_bytes"] = state_bytes(spec, run.shape.compute);
   const SearchResult& found = run.found;
   ordered_json lanes = ordered_json::object();
@@ -90,18 +91,23 @@ std::vector<std::string> memory_lines(const RunPlan& run, const ModelSpec& spec)
   for (const Tier tier : kTiers) {
     if (run.layout.bytes(tier) == 0) continue;
     std::string tags;
+    Bytes sum = 0;
     for (const auto& [tag, bytes] : bytes_by_tag(run.layout, tier)) {
+      sum += bytes;
       tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", tag, format_bytes(bytes));
     }
-    lines.push_back(fmt::format("{:<9}{:>11}  {}", tier_name(tier), format_bytes(run.layout.bytes(tier)), tags));
+    lines.push_back(fmt::format("{:<9}{:>11}  {}{}", tier_name(tier), format_bytes(run.layout.bytes(tier)), tags,
+                                sum > run.layout.bytes(tier) ? " (more than in all: they share bytes by turns)" : ""));
   }
   const MemoryNeed need(run.layout);
   if (run.limits.outside > 0) {
     lines.push_back(fmt::format("{:<9}{:>11}  context, modules and libraries on the device", "outside",
                                 format_bytes(run.limits.outside)));
   }
-  lines.push_back(fmt::format("{:<9}{:>11}  in all, of {}: {} of the process, the rest as above", "host",
-                              format_bytes(host_need(need, run.limits)), format_bytes(run.limits.host),
+  const std::string reserve =
+      run.host_reserve > 0 ? fmt::format(" ({} more are left to the system)", format_bytes(run.host_reserve)) : "";
+  lines.push_back(fmt::format("{:<9}{:>11}  in all, of {}{}: {} of the process, the rest as above", "host",
+                              format_bytes(host_need(need, run.limits)), format_bytes(run.limits.host), reserve,
                               format_bytes(run.limits.process)));
   const Bytes state = state_bytes(spec, run.shape.compute);
   lines.push_back(fmt::format("{:<9}{:>11}  weights, gradients and moments; the device has {:.0f} % of that", "state",

@@ -63,6 +63,10 @@ MemoryThere memory_there(const MeasuredModel& measured) {
           plannable_host_memory()};
 }
 
+Bytes host_reserve(const TrainConfig& config, const MemoryLimits& limits) {
+  return limits.host == config.host_memory_limit.bytes ? 0 : limits.host / (kHostReserve - 1);
+}
+
 std::vector<std::string> idle_limits(const TrainConfig& config, const MemoryThere& there) {
   std::vector<std::string> lines;
   const auto compare = [&](const std::string& key, Bytes limit, Bytes has, std::string_view whose) {
@@ -109,6 +113,7 @@ RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& 
   run.profile = measured.profile;
   run.rates = measured.rates;
   run.limits = memory_limits(config, measured);
+  run.host_reserve = host_reserve(config, run.limits);
   SearchSpace space = knobs.space(model.spec, run.shape.compute);
   if (!space.order) space.order = order;
   const auto ask = [&](const RunShape& shape, const Profile& profile, const MemoryLimits& limits,
@@ -170,6 +175,7 @@ Revision revise_plan(const TrainConfig& config, const ModelSource& model, const 
   next.profile = run.profile;
   next.rates = revision.rates;
   next.limits = run.limits;
+  next.host_reserve = run.host_reserve;
   next.found = search(model.spec, run.shape, run.profile, revision.rates, limits, space, options);
   next.reason = describe(model.spec, next.found.memory);
   next.plan = std::move(next.found.memory.plan);

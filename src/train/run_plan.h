@@ -22,8 +22,9 @@ struct RunPlan {
   std::vector<Chunk> chunks;
   Layout layout;
   MemoryLimits limits;
-  SearchResult found;  // its `memory` is what stands above
-  std::string reason;  // one line: where the plan comes from and what it does
+  Bytes host_reserve = 0;  // of this host: left to the system beside limits.host
+  SearchResult found;      // its `memory` is what stands above
+  std::string reason;      // one line: where the plan comes from and what it does
 };
 
 // Error(kDoesNotFit) with the bytes needed and available, by tier, and the nearest change that fits; Error(kConfig)
@@ -67,6 +68,8 @@ struct MemoryThere {
   Bytes host = 0;
 };
 MemoryThere memory_there(const MeasuredModel&);
+// RunPlan::host_reserve: 0 where the limit is the user's.
+Bytes host_reserve(const TrainConfig&, const MemoryLimits&);
 // The user's limits that lie above it, and so limit nothing: a line each.
 std::vector<std::string> idle_limits(const TrainConfig&, const MemoryThere&);
 

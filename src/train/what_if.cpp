@@ -327,6 +327,7 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
   Answer found = any_micro_batch ? asker.ask_any_micro_batch(planned.run) : asker.ask(planned.run);
   RunPlan& run = answer.run;
   run.limits = machine.limits;
+  if (here && !options.host_memory) run.host_reserve = host_reserve(config, run.limits);
   if (!found.found.missing.fits()) answer.nearest_change = asker.nearest_change(found);
   run.shape = std::move(found.shape);
   run.profile = std::move(found.profile.memory);

@@ -57,6 +57,19 @@ def test_the_answer_says_plan_bytes_time_lanes_limit_and_search(config):
     assert len(whole["plan"]["activation"]) == GPT2["n_layer"] + 2
 
 
+def test_the_table_says_that_tags_share_bytes_and_what_is_kept_of_the_host(config):
+    for words in ((), ("--plan", '{"activation": "recompute", "n_persist": 0, "place": {"head": "cpu", "embedding": "cpu"}}')):
+        device = answer(config, *words)["memory"]["device"]
+        more = sum(device["by_tag"].values()) > device["planned_bytes"]
+        assert more == ("share bytes by turns" in plan(config, *words).stdout) and (more or not words)
+    here = ("plan", config, "--device", "cpu", "--bf16", "false", "--cutoff_len", "32", "--per_device_train_batch_size", "1")
+    host = json.loads(protrain(*here, "--json").stdout)["memory"]["host"]
+    assert host["reserve_bytes"] == host["limit_bytes"] // 31
+    assert "more are left to the system" in protrain(*here).stdout
+    for limit in (("--host_memory_limit", "2GiB"), ("--host-memory", "2GiB")):
+        assert "left to the system" not in protrain(*here, *limit).stdout
+
+
 def test_rows_are_those_of_the_data_where_it_is_prepared_and_else_of_the_configuration(config, tmp_path):
     presumed = answer(config)
     assert presumed["batch"]["train_shapes"] == [{"rows": 8, "row_tokens": 128, "packed": False}]
