@@ -156,6 +156,12 @@ Bytes Arena::high_water() const {
   return state_->high_water;
 }
 
+void Arena::restart_high_water() {
+  const std::lock_guard lock(state_->mutex);
+  PROTRAIN_CHECK(state_->in_use == 0, "{} bytes of the {} arena are in use", state_->in_use, state_->tier_name());
+  state_->high_water = 0;
+}
+
 Bytes Arena::in_use() const {
   const std::lock_guard lock(state_->mutex);
   return state_->in_use;

@@ -38,8 +38,9 @@ class Arena {
   void acquire(const Range&, std::string_view name, Stream* = nullptr);
   void release(const Range&, Stream* = nullptr);
 
-  Bytes high_water() const;  // largest end offset handed out so far
-  Bytes in_use() const;      // sum of bytes now handed out
+  Bytes high_water() const;   // largest end offset handed out so far, or since the last restart
+  void restart_high_water();  // nothing is in use
+  Bytes in_use() const;       // sum of bytes now handed out
 
  private:
   struct State;

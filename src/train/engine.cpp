@@ -43,6 +43,9 @@ void Engine::adopt(const RunPlan& now, const RunPlan& next) {
   auto blocks = runner_->release_blocks();
   runner_.reset();
   store_.reset();
+  for (Arena* arena : arenas_) {
+    if (arena != nullptr) arena->restart_high_water();
+  }
   make_runner(next, std::move(blocks));
 }
 

@@ -24,7 +24,7 @@ class Engine {
 
   ChunkStore& store() { return *store_; }
   StepRunner& runner() { return *runner_; }
-  Bytes high_water(Tier) const;  // largest end offset that was in use so far
+  Bytes high_water(Tier) const;  // largest end offset that was in use under the plan that rules
 
  private:
   void make_runner(const RunPlan&, std::vector<std::unique_ptr<Block>>);

@@ -139,10 +139,13 @@ TEST(Engine, GoesOnWithAnotherPlanBetweenTwoStepsAndNoBitChanges) {
     if (i == 2) run.engine().adopt(plans[0], plans[1]);
     if (i == 4 && same_homes(plans[0], plans[2])) run.engine().adopt(plans[0], plans[2]);
     ours.push_back(run.step());
+    if (i < 4) {
+      EXPECT_EQ(run.engine().high_water(Tier::kDevice), plans[i / 2].layout.bytes(Tier::kDevice));
+    }
   }
   EXPECT_EQ(ours, losses);
   EXPECT_EQ(run.masters(), weights);
-  EXPECT_LE(run.engine().high_water(Tier::kDevice), plans[0].layout.bytes(Tier::kDevice));
+  EXPECT_LT(plans[1].layout.bytes(Tier::kDevice), plans[0].layout.bytes(Tier::kDevice));
 }
 
 // No mapping more than there is.

@@ -203,8 +203,9 @@ void Trainer::run() {
   ExportOptions options = export_options();
   options.replace_companions = config_.overwrite_output_dir;
   export_model(files_, engine_->store(), model_->config_json, model_->tokenizer_folder, output_, options);
-  log::info("device memory: {} planned, {} used at most; the model's state is {}",
-            format_bytes(plans_.front()->layout.bytes(Tier::kDevice)), format_bytes(engine_->high_water(Tier::kDevice)),
+  log::info("device memory: {} planned, {} used at most{}; the model's state is {}",
+            format_bytes(plan().layout.bytes(Tier::kDevice)), format_bytes(engine_->high_water(Tier::kDevice)),
+            plans_.size() > 1 ? " since the plan was changed" : "",
             format_bytes(state_bytes(model_->spec, plan().shape.compute)));
   log::info("trained model written to {}", output_.string());
 }
