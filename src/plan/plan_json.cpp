@@ -94,8 +94,11 @@ class Reader {
   void check_keys(const json& object, const Names& known, std::string_view prefix) const {
     for (const auto& [key, value] : object.items()) {
       if (std::find(std::begin(known), std::end(known), key) != std::end(known)) continue;
-      fail(ExitCode::kConfig, "{}: unknown key '{}{}'; did you mean '{}{}'?", file_, prefix, key, prefix,
-           nearest(key, known));
+      const std::string_view near = nearest(key, known);
+      const bool meant = edit_distance(key, near) <= 1 + key.size() / 3;
+      fail(ExitCode::kConfig, "{}: unknown key '{}{}'; {}", file_, prefix, key,
+           meant ? fmt::format("did you mean '{}{}'?", prefix, near)
+                 : fmt::format("known are {}", fmt::join(known, ", ")));
     }
   }
 
@@ -177,10 +180,11 @@ class Reader {
       auto mode = plan_.activation.begin() + (given->size() == blocks ? 0 : 1);
       for (const json& value : *given) *mode++ = activation_of(value);
     } else {
-      refuse("activation", *given,
-             fmt::format("a mode, or a list with one for each of {} layers (or {} blocks, embedding and head included); "
-                         "counts of layers are {}",
-                         blocks - 2, blocks, fmt::join(kCountKeys, ", ")));
+      refuse(
+          "activation", *given,
+          fmt::format("a mode, or a list with one for each of {} layers (or {} blocks, embedding and head included); "
+                      "counts of layers are {}",
+                      blocks - 2, blocks, fmt::join(kCountKeys, ", ")));
     }
   }
 

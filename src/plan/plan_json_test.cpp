@@ -128,6 +128,7 @@ TEST(PlanJson, RefusesWhatItDoesNotUnderstandNamingFileKeyAndValue) {
   EXPECT_THAT(error_of(R"({"place": {"heat": "cpu"}})"), HasSubstr("'place.heat'; did you mean 'place.head'?"));
   EXPECT_THAT(error_of(R"({"n_persist": 0, "place": {"n_resident": 1}})"), HasSubstr("0 to n_persist (0)"));
   EXPECT_THAT(error_of(R"({"chunkbytes": 3})"), HasSubstr("unknown key 'chunkbytes'; did you mean 'chunk_bytes'?"));
+  EXPECT_THAT(error_of(R"({"foo": 3})"), HasSubstr("unknown key 'foo'; known are schema, chunk_bytes"));
   EXPECT_THAT(error_of("[]"), HasSubstr("plan.json"));
   EXPECT_THAT(error_of("{"), HasSubstr("plan.json"));
 }

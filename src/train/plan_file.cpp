@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "plan/plan_json.h"
@@ -9,6 +10,7 @@
 namespace protrain {
 namespace {
 
+constexpr Bytes kSeen = 1000;  // what is less than so many parts of a tier is not told apart
 constexpr Tier kTiers[] = {Tier::kDevice, Tier::kPinned, Tier::kPageable};
 
 }  // namespace
@@ -22,7 +24,7 @@ std::string plan_file(const RunPlan& run, const ModelSpec& spec) {
     for (const auto& [tag, bytes] : bytes_by_tag(run.layout, tier)) tags[std::string(tag)] = bytes;
     memory[std::string(tier_name(tier))] = {{"planned_bytes", run.layout.bytes(tier)}, {"by_tag", tags}};
   }
-  memory["device"]["live_bound_bytes"] = run.layout.live_bound;
+  memory["device"]["live_bound_bytes"] = std::min(run.layout.live_bound, run.layout.bytes(Tier::kDevice));
   memory["device"]["limit_bytes"] = run.limits.device;
   memory["device"]["outside_bytes"] = run.limits.outside;
   memory["host"] = {{"process_bytes", run.limits.process},
@@ -96,8 +98,9 @@ std::vector<std::string> memory_lines(const RunPlan& run, const ModelSpec& spec)
       sum += bytes;
       tags += fmt::format("{}{} {}", tags.empty() ? "" : ", ", tag, format_bytes(bytes));
     }
-    lines.push_back(fmt::format("{:<9}{:>11}  {}{}", tier_name(tier), format_bytes(run.layout.bytes(tier)), tags,
-                                sum > run.layout.bytes(tier) ? " (more than in all: they share bytes by turns)" : ""));
+    const Bytes planned = run.layout.bytes(tier);
+    if (planned - sum > planned / kSeen) tags += fmt::format(", gaps {}", format_bytes(planned - sum));
+    lines.push_back(fmt::format("{:<9}{:>11}  {}", tier_name(tier), format_bytes(planned), tags));
   }
   const MemoryNeed need(run.layout);
   if (run.limits.outside > 0) {
