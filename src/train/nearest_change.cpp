@@ -1,6 +1,7 @@
 #include "train/nearest_change.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
