@@ -3,7 +3,7 @@
 
 A case is a line of cases.json: model folder (config.json alone: random weights), rows of 4096 tokens a step, rows a micro-batch,
 plan (knobs, or nothing: the automatic one), limits, steps. Each runs as `protrain train`, is ended once its steps are in
-metrics.jsonl (no export: disks are small), and leaves OUT/CASE.{log,jsonl,plan.json,trace.json.gz} and a row in OUT/summary.json:
+metrics.jsonl (no export: disks are small), and leaves OUT/CASE.{log,jsonl,plan.json,trace.json.gz,predicted.json.gz} and a row in OUT/summary.json:
 median tokens/s of steps 3 and on, peaks, exposed time of the compute lane by what it waits for (exposed.py).
 """
 import gzip, json, os, pathlib, signal, statistics, subprocess, sys, threading, time
@@ -71,10 +71,14 @@ def run(name, case, tokens, out, work):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
         reader = threading.Thread(target=copy_lines, args=(process.stdout, log, began))
         reader.start()
-        peak, memory, first = 0, None, None
+        before, peak, memory, first = 0, 0, None, None
         while process.poll() is None and time.time() - began < case.get("seconds", 240):
             time.sleep(0.5)
-            peak = max(peak, host_bytes(process.pid) or 0)
+            resident = host_bytes(process.pid) or 0
+            if (folder / "plan.json").exists():
+                peak = max(peak, resident)
+            else:  # while the machine is measured
+                before = max(before, resident)
             rows = rows_of(folder / "metrics.jsonl")
             if rows and first is None:
                 first = time.time() - began
@@ -89,11 +93,13 @@ def run(name, case, tokens, out, work):
         process.wait()
         reader.join()
     rows = rows_of(folder / "metrics.jsonl")
-    summary = {"case": name, "steps": len(rows), "seconds_to_first_step": first, "host_peak_resident": peak, "gpu": memory, "code": process.returncode}
+    summary = {"case": name, "steps": len(rows), "seconds_to_first_step": first, "host_peak_before_plan": before, "host_peak_resident": peak, "gpu": memory, "code": process.returncode}
     steady = [row["tokens_per_second"] for row in rows if row["step"] >= 3]
     if steady:
         summary |= {"tokens_per_second": statistics.median(steady), "step_seconds": statistics.median(row["step_seconds"] for row in rows if row["step"] >= 3),
                     "model_tflops": statistics.median(row["model_tflops"] for row in rows if row["step"] >= 3), "losses": [row["loss"] for row in rows], "last": rows[-1]}
+    if (folder / "trace-predicted.json").exists():
+        (out / f"{name}.predicted.json.gz").write_bytes(gzip.compress((folder / "trace-predicted.json").read_bytes()))
     for file, to in (("metrics.jsonl", f"{name}.jsonl"), ("plan.json", f"{name}.plan.json")):
         if (folder / file).exists():
             (out / to).write_bytes((folder / file).read_bytes())

@@ -1,11 +1,13 @@
 // Predicted beside measured: plan_runs CONFIG.yaml CASES.json OUT.json [--key value ...]. Trains one model for a few
 // steps under each case's plan, limits and knobs, in one process, with one measurement of the machine. A case is
 // {"name": TEXT, "steps": N, "keys": {KEY: VALUE, ...}}: keys of the configuration, such as plan (an object of knobs)
-// and device_memory_limit. A prediction stands in OUT.json before the first step of its case is made.
+// and device_memory_limit. A prediction stands in OUT.json before the first step of its case is made. Beside it lie
+// CASE.predicted.json and CASE.trace.json: the timelines of a predicted step and of the last one.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -88,6 +90,8 @@ class Runs {
     row["predicted_step_seconds"] = run.found.prediction.step_seconds;
     row["seconds_to_first_step"] = seconds_since(began);
     write();
+    const Prediction& prediction = run.found.prediction;
+    write_trace(row, "predicted", prediction.schedule, prediction.timeline);
     steps(config, data, engine, one.at("steps").get<std::int64_t>(), row);
     row["high_water_device"] = engine.high_water(Tier::kDevice);
     row["planned_device"] = run.layout.bytes(Tier::kDevice);
@@ -127,6 +131,7 @@ class Runs {
         if (busy[lane] > 0) row["busy"][std::string(lane_name(static_cast<Lane>(lane)))] = busy[lane];
       }
       row["traced_seconds"] = outputs.run.timeline.seconds;
+      write_trace(row, "trace", engine.runner().last_schedule(), outputs.run.timeline);
     }
     engine.runner().drain();
     row["times"] = times;
@@ -134,6 +139,11 @@ class Runs {
     std::vector<double> steady(times.begin() + std::min<std::ptrdiff_t>(1, count - 1), times.end());
     std::ranges::sort(steady);
     row["step_seconds"] = steady[steady.size() / 2];
+  }
+
+  void write_trace(const json& row, std::string_view what, const Schedule& schedule, const Timeline& timeline) const {
+    const std::string name = fmt::format("{}.{}.json", row.at("case").get<std::string>(), what);
+    std::ofstream(std::filesystem::path(out_).replace_filename(name)) << chrome_trace(schedule, timeline);
   }
 
   void write() const { std::ofstream(out_) << rows_.dump(1) << '\n'; }

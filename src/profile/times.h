@@ -22,6 +22,7 @@ struct TimingOptions {
   // measured: as none.
   Rates earlier = {};
   std::function<void(const std::string&)> progress = nullptr;  // one line a stage
+  Bytes host_budget = Bytes{1} << 50;                          // of host memory, for state that is updated and copies
 };
 
 // Times of every call of `memory` (events, no tracing, block calls at fixed addresses as in a run), of the links each
@@ -30,8 +31,8 @@ struct TimingOptions {
 // meanwhile. No generator of LibTorch's is touched. between_steps stays 0.
 //
 // Memory is plain and given back: of the device one block's calls and, within what is left of `device_budget`, a second
-// block and room for copies and updates; of the host 2.2 GB at most, 128 MiB
-// of it pinned.
+// block and room for copies and updates; of the host 4.3 GB at most, 128 MiB of it pinned, and not beyond
+// `host_budget`, but for some MiB.
 //
 // `host_kernels` null: no CPU update is measured and the figures of the device's own take its place.
 Rates measure_rates(const ModelSpec&, std::span<const std::unique_ptr<Block>>, TraceBook&, const RunShape&,
@@ -39,7 +40,8 @@ Rates measure_rates(const ModelSpec&, std::span<const std::unique_ptr<Block>>, T
                     Bytes device_budget, const TimingOptions& = {});
 
 // The host's update alone, once more: its speed follows what else uses the host's memory, from minute to minute. Takes
-// a second at most; of the host 2.1 GB at most, given back.
-Rates::Linear measure_host_update(const ModelSpec&, const RunShape&, Device&, UpdateKernels& host_kernels);
+// a second at most; of the host as measure_rates(), given back.
+Rates::Linear measure_host_update(const ModelSpec&, const RunShape&, Device&, UpdateKernels& host_kernels,
+                                  Bytes host_budget);
 
 }  // namespace protrain

@@ -44,7 +44,9 @@ class Machine {
     return measure_rates(spec_, blocks_, *book_, shape_, memory_, *device_, *kernels_,
                          host ? host_kernels_.get() : nullptr, kBudget, options);
   }
-  Rates::Linear host_update() { return measure_host_update(spec_, shape_, *device_, *host_kernels_); }
+  Rates::Linear host_update(Bytes budget = kBudget) {
+    return measure_host_update(spec_, shape_, *device_, *host_kernels_, budget);
+  }
   // The calls alone, as on a GPU.
   std::vector<Rates::Call> call_times(Bytes budget, const profile::CallPace& pace) {
     book_->set_mode(TraceBook::Mode::kReplay);
@@ -92,14 +94,27 @@ double passed(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
+Bytes of_status(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::stoll(line.substr(key.size())) * kKiB;
+  }
+  return 0;
+}
+
 // Freed memory given back to the kernel first.
 Bytes anonymous_bytes() {
   malloc_trim(0);
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * kKiB;
-  }
-  return 0;
+  return of_status("RssAnon:");
+}
+
+// How much more is resident meanwhile, at most.
+Bytes peak_of(const std::function<void()>& fn) {
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << 5;  // the high-water mark begins anew
+  const Bytes before = of_status("VmRSS:");
+  fn();
+  return of_status("VmHWM:") - before;
 }
 
 TEST_F(Timing, EveryCallOfTheProfileHasATime) {
@@ -246,6 +261,21 @@ TEST_F(Timing, WithoutHostKernelsUpdatesOfTheDeviceStandForTheHosts) {
              cpu = static_cast<std::size_t>(Lane::kCpuUpdate);
   EXPECT_EQ(rates.slowdown[compute][cpu], rates.slowdown[compute][gpu]);
   EXPECT_EQ(rates.slowdown[cpu][compute], rates.slowdown[gpu][compute]);
+}
+
+TEST_F(Timing, TheHostsUpdateKeepsToItsBudget) {
+  const std::string wide = R"({"model_type": "llama", "vocab_size": 503, "hidden_size": 512, "intermediate_size": 2048,
+                               "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2})";
+  Machine machine(wide, DType::kBf16, {kDense}, 1);
+  machine.host_update();  // threads and libraries take theirs once
+  EXPECT_GT(peak_of([&] { machine.host_update(); }), 16 * kMiB);
+  EXPECT_LT(peak_of([&] { machine.host_update(8 * kMiB); }), 10 * kMiB);
+  for (const Bytes budget : {Bytes{0}, kMiB}) {
+    EXPECT_LT(peak_of([&] { EXPECT_GT(machine.host_update(budget).per_unit, 0); }), 4 * kMiB);
+  }
+  TimingOptions options;
+  options.host_budget = 0;
+  EXPECT_GT(machine.measure(true, options).cpu_update.per_unit, 0);
 }
 
 TEST_F(Timing, TheHostsUpdateCanBeTimedAgain) {

@@ -11,6 +11,7 @@
 
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "profile/times.h"
 #include "tensor/replay.h"
@@ -73,6 +74,12 @@ Bytes timing_budget(const TrainConfig& config, const MeasuredModel& measured) {
   const Bytes free = measured.device->capacity();
   const Bytes limit = config.device_memory_limit.bytes;
   return limit > 0 ? std::clamp<Bytes>(limit - measured.outside_bytes, 0, free) : free;
+}
+
+Bytes host_timing_budget(const TrainConfig& config, const MeasuredModel& measured) {
+  const Bytes there = plannable_host_memory();
+  const Bytes limit = config.host_memory_limit.bytes > 0 ? std::min(config.host_memory_limit.bytes, there) : there;
+  return std::max<Bytes>(limit - measured.process_bytes, 0);
 }
 
 void make_kernels(MeasuredModel& measured) {
@@ -190,8 +197,8 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
       log::info("profile: {} (measured before)", (folder / (profile.key + ".json")).string());
       if (cache == ProfileCache::kUse && measured.device->kind() == DeviceKind::kCuda) {
         make_kernels(measured);
-        kept->rates.cpu_update =
-            measure_host_update(model.spec, measured.shape, *measured.device, *measured.kernels.host);
+        kept->rates.cpu_update = measure_host_update(model.spec, measured.shape, *measured.device,
+                                                     *measured.kernels.host, host_timing_budget(config, measured));
       }
       return std::move(*kept);
     }
@@ -201,6 +208,7 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
     make_kernels(measured);
     TimingOptions options;
     if (cache != ProfileCache::kRenew) options.earlier = measured.rates;
+    options.host_budget = host_timing_budget(config, measured);
     profile.rates = timed_rates(config, model, measured, profile.memory, options, progress);
   }
   if (cache != ProfileCache::kUse || measured.device->kind() == DeviceKind::kCuda) keep_profile(files, folder, profile);
