@@ -87,6 +87,7 @@ class Runs {
     row["plan"]["text"] = run.reason;
     row["rows"] = config.per_device_train_batch_size * config.gradient_accumulation_steps;
     row["micro_batch"] = config.per_device_train_batch_size;
+    row["cpu_update_seconds_per_element"] = run.rates.cpu_update.per_unit;  // alone, as timed at this start
     row["predicted_step_seconds"] = run.found.prediction.step_seconds;
     row["seconds_to_first_step"] = seconds_since(began);
     write();
