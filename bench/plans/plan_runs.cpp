@@ -30,6 +30,7 @@ double seconds_since(Clock::time_point then) { return std::chrono::duration<doub
 
 // Weights of the size that fresh ones have, without the seconds that a billion normal draws take.
 void fill_quickly(ChunkStore& store) {
+  ThreadPool pool(allowed_cores());
   std::vector<float> pattern(1 << 22);
   fill_normal(1, 1, 0.02, 0, static_cast<std::int64_t>(pattern.size()), pattern.data());
   const std::vector<float> ones(1 << 16, 1.0F);
@@ -39,10 +40,10 @@ void fill_quickly(ChunkStore& store) {
     const std::int64_t elements = parameter.elements();
     for (std::int64_t first = 0; first < elements; first += static_cast<std::int64_t>(from.size())) {
       const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(from.size()), elements - first);
-      store.write_master(static_cast<Id>(id), first, count, from.data());
+      store.write_master(static_cast<Id>(id), first, count, from.data(), &pool);
     }
   }
-  store.zero_moments();
+  store.zero_moments(&pool);
 }
 
 class Runs {

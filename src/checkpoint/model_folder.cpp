@@ -288,7 +288,7 @@ void ModelFolder::load(ChunkStore& store) const {
         if (piece.parameter == state_->tied) state_->check_aliases(piece.first, piece.count, values[slot].data());
       },
       [&](const Piece& piece, std::size_t slot) {
-        store.write_master(piece.parameter, piece.first, piece.count, values[slot].data());
+        store.write_master(piece.parameter, piece.first, piece.count, values[slot].data(), &team.pool());
       });
 }
 

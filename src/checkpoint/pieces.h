@@ -45,6 +45,7 @@ class PieceTeam {
       pieces = pieces.subspan(batch.size());
     }
   }
+  ThreadPool& pool() { return pool_; }  // idle while a piece is taken
   std::size_t slots() const { return static_cast<std::size_t>(pool_.threads()); }
 
  private:

@@ -73,7 +73,7 @@ void fill_random(ChunkStore& store, std::uint64_t seed) {
           std::fill(piece.begin() + begin, piece.begin() + end, 0.0F);
         }
       }
-      store.write_master(static_cast<Id>(id), first, count, piece.data());
+      store.write_master(static_cast<Id>(id), first, count, piece.data(), &pool);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <vector>
@@ -88,6 +89,14 @@ TEST(RandomFill, AFillIsAFunctionOfSeedAndNameWhateverTheChunks) {
   ModelSpec renamed = spec;
   renamed.parameters[0].name = "another";
   EXPECT_NE(filled(spec, DType::kF32, kMiB, 3, 0), filled(renamed, DType::kF32, kMiB, 3, 0));
+}
+
+TEST(RandomFill, LargeTensorsAreExactInEitherDtype) {
+  const ModelSpec spec = test_spec(false, 300'000);
+  const auto large = std::ranges::max_element(spec.parameters, {}, &ParameterSpec::elements);
+  ASSERT_GT(large->elements(), 1 << 20);  // more than one piece of masters
+  const auto id = static_cast<Id>(large - spec.parameters.begin());
+  EXPECT_EQ(filled(spec, DType::kBf16, kMiB, 3, id), filled(spec, DType::kF32, kMiB, 3, id));
 }
 
 TEST(RandomFill, ThePaddingRowIsZeroAndNothingElseChanges) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <utility>
 
@@ -29,6 +30,18 @@ class Cell {
 };
 
 constexpr std::int64_t kNoVersion = -1;
+
+constexpr std::int64_t kGrainBytes = 256 * kKiB;
+
+// fn(begin, end) on ranges of [0, n); over the pool, if there is one.
+void over(ThreadPool* pool, std::int64_t n, std::int64_t grain,
+          const std::function<void(std::int64_t, std::int64_t)>& fn) {
+  if (pool != nullptr) {
+    pool->parallel_for(n, grain, fn);
+  } else if (n > 0) {
+    fn(0, n);
+  }
+}
 
 }  // namespace
 
@@ -104,10 +117,12 @@ struct ChunkStore::State {
     return inside(state(where[parameter].chunk, part), parameter, part_dtype(part, compute), first, count);
   }
 
-  void copy(const Range& range, std::byte* to, const std::byte* from) {
+  void copy(const Range& range, std::byte* to, const std::byte* from, ThreadPool* pool = nullptr) {
     if (range.bytes == 0) return;
     if (range.tier != Tier::kDevice) {
-      std::memcpy(to, from, static_cast<std::size_t>(range.bytes));
+      over(pool, range.bytes, kGrainBytes, [&](std::int64_t begin, std::int64_t end) {
+        std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+      });
       return;
     }
     const std::lock_guard lock(mutex);
@@ -159,10 +174,11 @@ void ChunkStore::read(Id parameter, Part part, std::int64_t first, std::int64_t 
   state_->copy(range, to, at(range));
 }
 
-void ChunkStore::write(Id parameter, Part part, std::int64_t first, std::int64_t count, const std::byte* from) {
+void ChunkStore::write(Id parameter, Part part, std::int64_t first, std::int64_t count, const std::byte* from,
+                       ThreadPool* pool) {
   state_->check_readable();
   const Range range = state_->elements(parameter, part, first, count);
-  state_->copy(range, at(range), from);
+  state_->copy(range, at(range), from, pool);
   const Id chunk = state_->where[parameter].chunk;
   if (part != Part::kWeight || !state_->on_host[chunk]) return;
   // A home that was current stays so; a slot is stale now.
@@ -189,22 +205,25 @@ void ChunkStore::read_master(Id parameter, std::int64_t first, std::int64_t coun
   }
 }
 
-void ChunkStore::write_master(Id parameter, std::int64_t first, std::int64_t count, const float* from) {
+void ChunkStore::write_master(Id parameter, std::int64_t first, std::int64_t count, const float* from,
+                              ThreadPool* pool) {
   if (compute() == DType::kF32) {
-    write(parameter, Part::kWeight, first, count, reinterpret_cast<const std::byte*>(from));
+    write(parameter, Part::kWeight, first, count, reinterpret_cast<const std::byte*>(from), pool);
     return;
   }
   std::vector<std::uint16_t> weight(std::min(count, kPieceElements));
   std::vector<std::int16_t> residual(weight.size());
   for (std::int64_t done = 0; done < count; done += kPieceElements) {
     const std::int64_t n = std::min(kPieceElements, count - done);
-    split_masters(from + done, weight.data(), residual.data(), n);
-    write(parameter, Part::kWeight, first + done, n, reinterpret_cast<const std::byte*>(weight.data()));
-    write(parameter, Part::kResidual, first + done, n, reinterpret_cast<const std::byte*>(residual.data()));
+    over(pool, n, kGrainBytes / 4, [&](std::int64_t begin, std::int64_t end) {
+      split_masters(from + done + begin, weight.data() + begin, residual.data() + begin, end - begin);
+    });
+    write(parameter, Part::kWeight, first + done, n, reinterpret_cast<const std::byte*>(weight.data()), pool);
+    write(parameter, Part::kResidual, first + done, n, reinterpret_cast<const std::byte*>(residual.data()), pool);
   }
 }
 
-void ChunkStore::zero_moments() {
+void ChunkStore::zero_moments(ThreadPool* pool) {
   state_->check_readable();
   const std::lock_guard lock(state_->mutex);
   for (Id chunk = 0; chunk < static_cast<Id>(state_->chunks.size()); ++chunk) {
@@ -213,7 +232,9 @@ void ChunkStore::zero_moments() {
       if (range.tier == Tier::kDevice) {
         state_->stream->zero(at(range), range.bytes);
       } else {
-        std::memset(at(range), 0, static_cast<std::size_t>(range.bytes));
+        over(pool, range.bytes, kGrainBytes, [&](std::int64_t begin, std::int64_t end) {
+          std::memset(at(range) + begin, 0, static_cast<std::size_t>(end - begin));
+        });
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "block/block.h"
 #include "device/device.h"
 #include "memory/arena.h"
@@ -35,12 +36,14 @@ class ChunkStore {
   // synchronous. Writing a weight of a kCpu chunk also writes its device home, if it has one. Not while updates are
   // pending (InternalError): drain first.
   void read(Id parameter, Part, std::int64_t first, std::int64_t count, std::byte* to) const;
-  void write(Id parameter, Part, std::int64_t first, std::int64_t count, const std::byte* from);
+  void write(Id parameter, Part, std::int64_t first, std::int64_t count, const std::byte* from,
+             ThreadPool* pool = nullptr);
   // The fp32 master of elements [first, first + count), whatever the compute dtype. write_master rounds the weight and
-  // keeps the residual (bf16 compute); m and v are not touched.
+  // keeps the residual (bf16 compute); m and v are not touched. With a pool, over its threads.
   void read_master(Id parameter, std::int64_t first, std::int64_t count, float* to) const;
-  void write_master(Id parameter, std::int64_t first, std::int64_t count, const float* from);
-  void zero_moments();
+  void write_master(Id parameter, std::int64_t first, std::int64_t count, const float* from,
+                    ThreadPool* pool = nullptr);
+  void zero_moments(ThreadPool* pool = nullptr);
 
   // Addresses for a block, in the order of its BlockSpec; stable for the whole run: homes and slots. `first` as in
   // ParameterBytes.

@@ -43,6 +43,7 @@ TEST(ChunkStore, ReadsBackEveryMasterExactlyWhateverTheChunksAndTheirPlaces) {
 }
 
 TEST(ChunkStore, WritesExactlyTheElementsAskedFor) {
+  ThreadPool pool(3);
   for (RigOptions options : kinds_of_places()) {
     options.tied = true;
     SCOPED_TRACE(describe(options));
@@ -50,7 +51,7 @@ TEST(ChunkStore, WritesExactlyTheElementsAskedFor) {
     const auto masters = random_masters(rig.spec);
     for (Id target = 0; target < static_cast<Id>(masters.size()); ++target) {
       const std::vector<float> fresh = {3.25f, -1e-20f, 1.0f / 3};
-      rig.store->write_master(target, 2, 3, fresh.data());
+      rig.store->write_master(target, 2, 3, fresh.data(), target % 2 == 0 ? &pool : nullptr);
       for (Id id = 0; id < static_cast<Id>(masters.size()); ++id) {
         std::vector<float> found(masters[id].size()), expected = masters[id];
         rig.store->read_master(id, 0, static_cast<std::int64_t>(found.size()), found.data());
@@ -76,7 +77,8 @@ TEST(ChunkStore, KeepsMomentsWhenAMasterIsWrittenAndZeroesThemOnRequest) {
     const auto read = [&] { rig.store->read(1, Part::kM, 1, 3, reinterpret_cast<std::byte*>(found.data())); };
     read();
     EXPECT_EQ(found, m);
-    rig.store->zero_moments();
+    ThreadPool pool(2);
+    rig.store->zero_moments(&pool);
     read();
     EXPECT_EQ(found, zeros);
   }

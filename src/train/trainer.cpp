@@ -8,6 +8,7 @@
 
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/thread_pool.h"
 #include "checkpoint/folder_names.h"
 #include "checkpoint/training_checkpoint.h"
 #include "train/banner.h"
@@ -142,7 +143,8 @@ void Trainer::load_state() {
     } else {
       fill_random(store, static_cast<std::uint64_t>(config_.seed));
     }
-    store.zero_moments();
+    ThreadPool pool(allowed_cores());
+    store.zero_moments(&pool);
     return;
   }
   Resumed resumed = load_first(files_, checkpoints_, output_, store);
