@@ -56,12 +56,13 @@ def test_a_prediction_that_stays_far_off_is_replaced_and_the_plan_with_it_and_no
     protrain("train", straight, env=cache)
     whole = json.loads((tmp_path / "straight" / "plan.json").read_text())["memory"]["device"]["planned_bytes"]
     config = config_of(tmp_path, wide, data, "out", max_steps=40, prediction_steps=5, device_memory_limit=whole * 2 // 3)
-    # A cached profile of a machine whose links are hundreds of times slower: layers are recomputed rather than swapped.
+    # A cached profile of a machine that computes in no time: layers are recomputed rather than swapped, and the step takes many times
+    # as long as predicted, however busy this machine is.
     protrain("profile", config, env=cache)
     kept, = (tmp_path / "cache" / "profiles").glob("*.json")
     profile = json.loads(kept.read_text())
-    for link in ("h2d", "d2h"):
-        profile["rates"][link] = {key: 300 * value for key, value in profile["rates"][link].items()}
+    for call in profile["rates"]["calls"]:
+        call |= {key: call[key] / 100 for key in ("steady", "rested")}
     kept.write_text(json.dumps(profile))
     log = protrain("train", config, env=cache).stderr
     assert "measured before" in log
@@ -72,10 +73,10 @@ def test_a_prediction_that_stays_far_off_is_replaced_and_the_plan_with_it_and_no
     assert train_rows[-1]["arena_high_water_bytes"] <= whole * 2 // 3
     forecasts = rows(tmp_path / "out", "forecast")
     errors = [abs(row["step_error"]) for row in forecasts]
-    assert errors[0] > 0.1
+    assert errors[0] > 1, errors
     # Times of a machine that others use too: some interval after the change is better foretold, if not every one.
     changed = [i for i, row in enumerate(forecasts) if row["predicted_step_seconds"] != forecasts[0]["predicted_step_seconds"]]
-    assert changed and min(errors[i] for i in changed) < errors[0], errors
+    assert changed and min(errors[i] for i in changed) < errors[0] / 2, errors
 
 
 def test_an_automatic_micro_batch_splits_the_update_and_never_changes_it(wide, data, tmp_path):
