@@ -28,6 +28,9 @@ def collect(run: Path) -> dict:
     if not run.is_dir():
         raise CommandError(CONFIG, f"{run}: is {'no folder' if run.exists() else 'not there'}; give a run's output_dir")
     metrics, plan_path, config = (run / name for name in ("metrics.jsonl", "plan.json", "train_config.yaml"))
+    for path in (metrics, plan_path, config):
+        if path.exists() and not path.is_file():
+            raise CommandError(FILES, f"{path}: is a folder or a device; it must be a file")
     if not metrics.exists() and not plan_path.exists():
         raise CommandError(CONFIG, f"{run}: holds neither metrics.jsonl nor plan.json; give a run's output_dir")
     notes: list[str] = []

@@ -95,6 +95,8 @@ def traces_of(run: Path, notes: list[str]) -> tuple[dict | None, list]:
 
     def read(path: Path) -> dict | None:
         try:
+            if not path.is_file():
+                raise ValueError("it is no file")
             return read_trace(path)
         except (OSError, ValueError, RecursionError) as error:
             notes.append(f"{path.name}: cannot be read: {one_line(error)}")

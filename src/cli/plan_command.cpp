@@ -82,6 +82,7 @@ double number(const std::string& name, const std::string& text, std::string_view
 WhatIfOptions options_of(const PlanArguments& arguments) {
   WhatIfOptions options;
   for (const auto& [name, value] : arguments.options) {
+    if (value.empty()) fail(ExitCode::kConfig, "--{}: it is empty; see protrain plan --help", name);
     const auto gigabytes = [&] { return 1e9 * number(name, value, "a number of GB/s, 1e-6 to 1e6, such as 15.8"); };
     if (name == "hardware") options.hardware = value;
     if (name == "profile") options.profile = value;

@@ -63,6 +63,9 @@ int profile_command(const std::vector<std::string>& words) {
   if (!parent.empty() && !files.exists(parent)) {
     fail(ExitCode::kConfig, "--output: {}: there is no folder {}", arguments.output, parent.string());
   }
+  if (std::filesystem::is_directory(arguments.output)) {
+    fail(ExitCode::kConfig, "--output: {} is a folder; give a file", arguments.output);
+  }
   const ProfiledRun run =
       profile_run(files, config, arguments.refresh, [](const std::string& line) { log::info("{}", line); });
   std::string text;

@@ -35,7 +35,7 @@ std::string reason(const Trial& lost, const Trial& won, double more_on_host) {
       return more_on_host > 0 ? fmt::format("{}, which does not make up for {}", how, host)
                               : how + " with equal micro-batches folded, not with each walked";
     }
-    return more_on_host > 0 ? "as fast, with " + host : "as fast: the one found first is kept";
+    return more_on_host >= 5e-4 ? "as fast, with " + host : "as fast: the one found first is kept";
   }
   const std::string how = fmt::format("{:.1f} % slower", 100 * slower / won.seconds);
   const auto name = [](std::size_t lane) { return lane_name(static_cast<Lane>(lane)); };
@@ -49,7 +49,7 @@ std::string reason(const Trial& lost, const Trial& won, double more_on_host) {
     return fmt::format("{}: {} works {:.0f} % of the step", how, name(busiest),
                        100 * lost.busy[busiest] / lost.seconds);
   }
-  if (slower > 0 && more > 0) return fmt::format("{}: {} works {:.1f} ms more", how, name(grown), 1e3 * more);
+  if (more >= slower / 2) return fmt::format("{}: {} works {:.1f} ms more", how, name(grown), 1e3 * more);
   return fmt::format("{}: compute waits {:.1f} ms longer", how, 1e3 * std::max(0.0, slower - computes_more));
 }
 

@@ -45,16 +45,20 @@ std::string more_memory(const Misfit& misfit) {
     return {};
   }
   if (!fits(misfit, misfit.shape, more, misfit.space)) return {};
-  std::string text;
+  std::vector<std::string> changes;
+  const auto change = [&](std::string_view key, Bytes bytes) { changes.push_back(fmt::format("{} {}", key, bytes)); };
   if (device_missing > 0) {
-    const Bytes bytes = more.device + more.outside + (device_capped ? 0 : kDeviceReserve);
-    text = fmt::format("{} {}", device_capped ? "device_memory_limit:" : "--device-memory", bytes);
+    const Bytes used = more.device + more.outside;
+    if (device_capped) change("device_memory_limit:", used);
+    if (!device_capped || (misfit.told && used + kDeviceReserve > misfit.told->device)) {
+      change("--device-memory", used + kDeviceReserve);
+    }
   }
   if (host_missing > 0) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : " with ", host_capped ? "host_memory_limit:" : "--host-memory",
-                        more.host);
+    if (host_capped) change("host_memory_limit:", more.host);
+    if (!host_capped || (misfit.told && more.host > misfit.told->host)) change("--host-memory", more.host);
   }
-  return text + " would fit";
+  return fmt::format("{} would fit", fmt::join(changes, " with "));
 }
 
 }  // namespace

@@ -24,6 +24,9 @@ struct Misfit {
   const SearchSpace& space;
   const Shortfall& missing;  // of the leanest plan
   std::optional<Room> room;  // of a machine that is there; none: `protrain plan` may be told of more
+  // Of a machine that `protrain plan` was told of, what it has in all: a limit above that needs more of the machine
+  // too.
+  std::optional<Room> told = std::nullopt;
   // Whether any plan of a space fits. Errors of a shape that cannot be tried are a no.
   std::function<bool(const RunShape&, const MemoryLimits&, const SearchSpace&)> fits;
 };

@@ -37,6 +37,7 @@ class NearestChangeTest : public ::testing::Test {
                            .space = space,
                            .missing = missing,
                            .room = room,
+                           .told = told,
                            .fits = fits});
   }
 
@@ -47,7 +48,7 @@ class NearestChangeTest : public ::testing::Test {
   MemoryLimits limits;
   SearchSpace space;
   Shortfall missing;
-  std::optional<Room> room = Room{kRoomBytes, kRoomBytes};
+  std::optional<Room> room = Room{kRoomBytes, kRoomBytes}, told;
 };
 
 TEST_F(NearestChangeTest, KnobsThatWereSetGoFirst) {
@@ -113,6 +114,15 @@ TEST_F(NearestChangeTest, AMachineThatIsNotThereMayHaveMore) {
   EXPECT_THAT(text, HasSubstr(fmt::format("--device-memory {} with --host-memory {} would", kGiB + 105 + kDeviceReserve,
                                           kGiB + 7)));
   EXPECT_THAT(text, Not(HasSubstr("_limit")));
+}
+
+TEST_F(NearestChangeTest, ALimitAboveTheMachineThatWasToldOfNeedsMoreOfThatToo) {
+  room.reset();
+  const auto more = [](const RunShape&, const MemoryLimits& given, const auto&) { return given.host > kGiB; };
+  told = Room{kRoomBytes, kGiB + 7};
+  EXPECT_THAT(ask(more), Not(HasSubstr("--host-memory")));
+  told->host = kGiB + 6;
+  EXPECT_THAT(ask(more), HasSubstr(fmt::format("host_memory_limit: {0} with --host-memory {0} would fit", kGiB + 7)));
 }
 
 }  // namespace

@@ -54,8 +54,9 @@ void set_limits(Machine& machine, const TrainConfig& config, const WhatIfOptions
   machine.there = {options.device_memory.value_or(device), options.host_memory.value_or(host)};
   MemoryLimits& limits = machine.limits;
   limits.outside = outside;
-  limits.pinned_of_a_table_byte = kPinnedOfATableByte;
-  limits.device = machine.there.device - outside - kDeviceReserve;
+  limits.device_is_host = machine.kind == DeviceKind::kCpu;
+  limits.pinned_of_a_table_byte = limits.device_is_host ? 0 : kPinnedOfATableByte;
+  limits.device = machine.there.device - outside - (limits.device_is_host ? 0 : kDeviceReserve);
   if (config.device_memory_limit.bytes > 0) {
     limits.device_cap = config.device_memory_limit.bytes;
     limits.device = std::min(limits.device, limits.device_cap - outside);
@@ -128,8 +129,6 @@ Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOption
     }
     set_limits(machine, config, options, 0, 0, 0);
   }
-  machine.limits.device_is_host = machine.kind == DeviceKind::kCpu;
-  if (machine.limits.device_is_host) machine.limits.pinned_of_a_table_byte = 0;
   machine.profile = [profile, &model, file = options.profile](const RunShape& run) {
     if (!covers(*profile, model.spec, run)) {
       const BatchShape& batch = run.train_shapes.front();
@@ -251,6 +250,7 @@ class Asker {
                                      .space = space_,
                                      .missing = leanest.found.missing,
                                      .room = {},
+                                     .told = Room{machine_.there.device, machine_.there.host},
                                      .fits = fits});
   }
 

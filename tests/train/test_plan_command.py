@@ -222,6 +222,8 @@ def test_a_wrong_hardware_file_is_named(config, tmp_path):
     assert result.returncode == 2 and "x.json does not exist" in result.stderr
     result = protrain("plan", config, "--hardware", tmp_path, check=False)
     assert result.returncode == 2 and "--hardware: " in result.stderr and "directory" in result.stderr, result.stderr
+    result = protrain("plan", config, "--hardware", "", check=False)
+    assert result.returncode == 2 and "--hardware: it is empty" in result.stderr, result.stderr
     (tmp_path / "x.json").write_text('{"name": "x", "flops": 3}')
     result = protrain("plan", config, "--hardware", tmp_path / "x.json", check=False)
     assert result.returncode == 2 and "x.json: flops is no key of a machine" in result.stderr

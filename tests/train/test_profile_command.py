@@ -82,6 +82,8 @@ def test_output_is_what_plan_reads(config, cache, tmp_path):
     profile(config, cache, "--output", file)
     nowhere = protrain("profile", config, "--output", file.parent / "absent" / "p.json", check=False)
     assert nowhere.returncode == 2 and "there is no folder" in nowhere.stderr, nowhere.stderr
+    folder = protrain("profile", config, "--output", file.parent, check=False)
+    assert folder.returncode == 2 and "is a folder" in folder.stderr, folder.stderr
     stored = json.loads(file.read_text())
     assert stored["key"] and stored["machine"]
     result = protrain("plan", config, "--profile", file, "--device-memory", "1GiB", "--host-memory", "4GiB", "--json")

@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import random
 import re
 import shutil
@@ -405,6 +406,10 @@ def test_a_folder_that_is_no_run_or_a_file_in_the_way_ends_with_one_line(run, tm
 
     refused(2, tmp_path / "absent", "not there", of=[tmp_path / "absent"])
     refused(2, tmp_path, "metrics.jsonl", "plan.json", of=[tmp_path])
+    waits = tmp_path / "waits"
+    waits.mkdir()
+    os.mkfifo(waits / "metrics.jsonl")
+    refused(5, waits / "metrics.jsonl", "must be a file", of=[waits])
     mine = tmp_path / "notes.html"
     mine.write_text("<p>mine</p>")
     refused(2, mine, "no report", of=[run, "--output", mine])
