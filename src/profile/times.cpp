@@ -95,7 +95,7 @@ Pace cpu_pace() {
 constexpr Bytes kHostShare = 16;  // of the host's memory one part of so many is taken, at most
 
 // State that no cache holds: many times the last level's size. With four times its size an update was 10 % faster than
-// with 27 times (an H200's host).
+// with seven times that (host_update.log in bench/results/plans_h200).
 Bytes beyond_caches(Bytes most) {
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return cache > 0 ? std::min<Bytes>(most, 16 * static_cast<Bytes>(cache)) : most;
