@@ -2,8 +2,10 @@
 #include "profile/times.h"
 
 #include <ATen/core/Generator.h>
+#include <fmt/ranges.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 
@@ -178,21 +180,34 @@ TEST_F(Timing, UnderTwoDutyCyclesEveryCallHasBothTimesWithinTheTimeGiven) {
   }
 }
 
+// A machine that is busy with something else meanwhile is asked again: the shortest times count.
 TEST_F(Timing, MoreTokensTakeLonger) {
   constexpr BatchShape kShort{1, 32, 1, false}, kLong{16, 64, 16, false};
   Machine machine(llama_, DType::kF32, {kShort, kLong}, 1);
-  const Rates rates = machine.measure();
-  for (const Rates::Call& call : rates.calls) {
-    if (!(call.key.shape == kShort) || !call.key.training) continue;
-    const auto same = std::find_if(rates.calls.begin(), rates.calls.end(), [&](const Rates::Call& other) {
+  std::vector<Rates::Call> shortest = machine.measure().calls;
+  const auto too_short = [&] {
+    std::vector<std::string> found;
+    for (const Rates::Call& call : shortest) {
+      if (!(call.key.shape == kShort) || !call.key.training) continue;
+      if (call.key.trace == machine.spec().blocks.front().trace) continue;  // a look-up is all overhead
       CallKey key = call.key;
       key.shape = kLong;
-      return other.key == key;
-    });
-    ASSERT_NE(same, rates.calls.end());
-    if (call.key.trace == machine.spec().blocks.front().trace) continue;  // a look-up is all overhead
-    EXPECT_GT(same->steady, 1.5 * call.steady) << call.key.trace << " pass " << static_cast<int>(call.key.pass);
+      const auto same = std::ranges::find(shortest, key, &Rates::Call::key);
+      if (same == shortest.end() || same->steady <= 1.5 * call.steady) {
+        found.push_back(fmt::format("{} pass {}", call.key.trace, static_cast<int>(call.key.pass)));
+      }
+    }
+    return found;
+  };
+  for (int attempt = 0; attempt < 20 && !too_short().empty(); ++attempt) {
+    const Rates again = machine.measure();
+    ASSERT_EQ(again.calls.size(), shortest.size());
+    for (std::size_t i = 0; i < shortest.size(); ++i) {
+      ASSERT_EQ(again.calls[i].key, shortest[i].key);
+      shortest[i].steady = std::min(shortest[i].steady, again.calls[i].steady);
+    }
   }
+  EXPECT_TRUE(too_short().empty()) << fmt::format("{}", fmt::join(too_short(), ", "));
 }
 
 // A layer that is little but its MLP: without the last of three products it takes two thirds of the time. A machine
