@@ -33,8 +33,8 @@ class ChunkStore {
   Range parameter(Id parameter, Part) const;
 
   // Host <-> the parameter's part, element [first, first + count): raw bytes of part_dtype. Staged, any size,
-  // synchronous. Writing a weight of a kCpu chunk also writes its device home, if it has one. Not while updates are
-  // pending (InternalError): drain first.
+  // synchronous; with a pool, host bytes over its threads. Writing a weight of a kCpu chunk also writes its device
+  // home, if it has one. Not while updates are pending (InternalError): drain first.
   void read(Id parameter, Part, std::int64_t first, std::int64_t count, std::byte* to) const;
   void write(Id parameter, Part, std::int64_t first, std::int64_t count, const std::byte* from,
              ThreadPool* pool = nullptr);

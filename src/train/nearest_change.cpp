@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "train/run_plan.h"
 
 namespace protrain {
 namespace {

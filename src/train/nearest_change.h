@@ -7,6 +7,7 @@
 #include "search/search.h"
 #include "train/config.h"
 #include "train/plan_knobs.h"
+#include "train/run_plan.h"
 
 namespace protrain {
 
@@ -26,7 +27,7 @@ struct Misfit {
   std::optional<Room> room;  // of a machine that is there; none: `protrain plan` may be told of more
   // Of a machine that `protrain plan` was told of, what it has in all: a limit above that needs more of the machine
   // too.
-  std::optional<Room> told = std::nullopt;
+  std::optional<MemoryThere> told = std::nullopt;
   // Whether any plan of a space fits. Errors of a shape that cannot be tried are a no.
   std::function<bool(const RunShape&, const MemoryLimits&, const SearchSpace&)> fits;
 };

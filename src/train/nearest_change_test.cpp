@@ -48,7 +48,8 @@ class NearestChangeTest : public ::testing::Test {
   MemoryLimits limits;
   SearchSpace space;
   Shortfall missing;
-  std::optional<Room> room = Room{kRoomBytes, kRoomBytes}, told;
+  std::optional<Room> room = Room{kRoomBytes, kRoomBytes};
+  std::optional<MemoryThere> told;
 };
 
 TEST_F(NearestChangeTest, KnobsThatWereSetGoFirst) {
@@ -119,7 +120,7 @@ TEST_F(NearestChangeTest, AMachineThatIsNotThereMayHaveMore) {
 TEST_F(NearestChangeTest, ALimitAboveTheMachineThatWasToldOfNeedsMoreOfThatToo) {
   room.reset();
   const auto more = [](const RunShape&, const MemoryLimits& given, const auto&) { return given.host > kGiB; };
-  told = Room{kRoomBytes, kGiB + 7};
+  told = MemoryThere{kRoomBytes, kGiB + 7};
   EXPECT_THAT(ask(more), Not(HasSubstr("--host-memory")));
   told->host = kGiB + 6;
   EXPECT_THAT(ask(more), HasSubstr(fmt::format("host_memory_limit: {0} with --host-memory {0} would fit", kGiB + 7)));

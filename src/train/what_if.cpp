@@ -250,7 +250,7 @@ class Asker {
                                      .space = space_,
                                      .missing = leanest.found.missing,
                                      .room = {},
-                                     .told = Room{machine_.there.device, machine_.there.host},
+                                     .told = machine_.there,
                                      .fits = fits});
   }
 
