@@ -60,13 +60,16 @@ std::vector<RigKind> rig_kinds(const RigModel& model) {
   return kinds;
 }
 
+BatchShape busiest_shape(const RunShape& shape) {
+  PROTRAIN_CHECK(!shape.train_shapes.empty());
+  return *std::ranges::max_element(shape.train_shapes, {}, &BatchShape::tokens);
+}
+
 RigKind busiest_kind(const RigModel& model) {
   const auto layer = std::find_if(model.spec.blocks.begin(), model.spec.blocks.end(),
                                   [](const BlockSpec& one) { return one.kind == BlockKind::kLayer; });
-  PROTRAIN_CHECK(layer != model.spec.blocks.end() && !model.shape.train_shapes.empty());
-  const auto shape = std::max_element(model.shape.train_shapes.begin(), model.shape.train_shapes.end(),
-                                      [](const BatchShape& a, const BatchShape& b) { return a.tokens() < b.tokens(); });
-  return {static_cast<Id>(layer - model.spec.blocks.begin()), *shape};
+  PROTRAIN_CHECK(layer != model.spec.blocks.end());
+  return {static_cast<Id>(layer - model.spec.blocks.begin()), busiest_shape(model.shape)};
 }
 
 Bytes rig_bytes(const RigModel& model, const RigKind& kind) {

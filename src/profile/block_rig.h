@@ -27,6 +27,7 @@ struct RigKind {
 // Every kind that `memory` has calls of.
 std::vector<RigKind> rig_kinds(const RigModel&);
 // The largest micro-batch of training of the first layer: what keeps a device busiest.
+BatchShape busiest_shape(const RunShape&);  // with the most tokens
 RigKind busiest_kind(const RigModel&);
 Bytes rig_bytes(const RigModel&, const RigKind&);  // of the device; about
 // What rigs that are gone have left in LibTorch's hands goes back to the device: the next may be cut otherwise. No work

@@ -14,6 +14,16 @@ constexpr int kMostPieces = 50;
 constexpr Bytes kSmallShare = 64;   // the small copy is this part of the large one
 constexpr double kShortest = 1e-9;  // a clock may see nothing pass; a rate is never 0
 
+double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double time_piece(const Device& device, Stream& stream, const Work& work) {
+  const Event before = stream.record();
+  work(stream);
+  const Event after = stream.record();
+  after.wait();
+  return device.seconds_between(before, after);
+}
+
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -29,14 +39,23 @@ double time_alone(const Device& device, Stream& stream, const Work& work, double
   std::vector<double> times;
   const auto begin = Clock::now();
   do {
-    const Event before = stream.record();
-    work(stream);
-    const Event after = stream.record();
-    after.wait();
-    times.push_back(device.seconds_between(before, after));
-  } while (static_cast<int>(times.size()) < kMostPieces &&
-           std::chrono::duration<double>(Clock::now() - begin).count() < seconds);
+    times.push_back(time_piece(device, stream, work));
+  } while (static_cast<int>(times.size()) < kMostPieces && since(begin) < seconds);
   return std::max(median(std::move(times)), kShortest);
+}
+
+double time_sustained(const Device& device, Stream& stream, const Work& work, double settle, double window) {
+  const auto begin = Clock::now();
+  do {
+    time_piece(device, stream, work);
+  } while (since(begin) < settle);
+  double sum = 0;
+  int pieces = 0;
+  do {
+    sum += time_piece(device, stream, work);
+    ++pieces;
+  } while (since(begin) < settle + window);
+  return std::max(sum / pieces, kShortest);
 }
 
 Rates::Linear fit(double small_units, double small_seconds, double large_units, double large_seconds) {

@@ -16,6 +16,11 @@ double median(std::vector<double>);
 // that does not count.
 double time_alone(const Device&, Stream&, const Work&, double seconds);
 
+// One piece of work that went on for `settle` seconds before: the mean over `window` seconds, at least one piece. For
+// what depends on memory that others use too: its speed changes within half a second (host_drift.log in
+// bench/results/plans_h200), and a run meets the mean.
+double time_sustained(const Device&, Stream&, const Work&, double settle, double window);
+
 // The line through two points; through the origin where they do not rise. Never negative.
 Rates::Linear fit(double small_units, double small_seconds, double large_units, double large_seconds);
 

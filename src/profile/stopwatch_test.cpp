@@ -42,6 +42,24 @@ TEST(Stopwatch, TimesThePieceAndNotTheWaitForIt) {
   EXPECT_LT(seconds, 8e-3);
 }
 
+TEST(Stopwatch, SustainedIsTheMeanOfWhatComesAfterTheSettling) {
+  using namespace std::chrono_literals;
+  const auto device = make_cpu_device();
+  const auto stream = device->stream("work");
+  const auto begin = std::chrono::steady_clock::now();
+  int pieces = 0;
+  // Fast at first; then two of three pieces take 2 ms and one 8 ms: the median would be 2 ms, the mean is 4.
+  const Work work = [&](Stream& on) {
+    on.mark([&] {
+      const bool settling = std::chrono::steady_clock::now() - begin < 20ms;
+      std::this_thread::sleep_for(settling ? 1ms : ++pieces % 3 == 0 ? 8ms : 2ms);
+    });
+  };
+  const double seconds = time_sustained(*device, *stream, work, 0.025, 0.12);
+  EXPECT_GE(seconds, 3.2e-3);
+  EXPECT_LT(seconds, 12e-3);
+}
+
 TEST(Stopwatch, FindsTheRateOfEachDirectionOfALink) {
   constexpr double kH2d = 400e6, kD2h = 150e6;
   const auto device =

@@ -35,12 +35,13 @@ struct Pace {
   CallPace calls;
   OverlapPace overlap;
   double copies = 0;                              // each way
-  double updates = 0;                             // each side
+  double updates = 0;                             // the device's
+  double host_settle = 0, host_updates = 0;       // the host's
   Bytes copy_bytes = 0;                           // the larger copy, one each way
   Bytes update_bytes = 0, host_update_bytes = 0;  // state of each side, at most
 };
 
-// 29 s of 40; what is left is for making blocks, for pieces longer than their windows and for the calls that every kind
+// 31 s of 40; what is left is for making blocks, for pieces longer than their windows and for the calls that every kind
 // is timed with at least. A round of a 7B layer's calls at 16 Ki tokens takes 0.14 s and half the time is pauses where
 // it is rested: 20 and 10 rounds of the longest shape alone.
 Pace gpu_pace(double seconds, bool whole) {
@@ -62,6 +63,8 @@ Pace gpu_pace(double seconds, bool whole) {
   pace.overlap = {.settle = 0.15 * s, .window = 0.4 * s, .warm = 2 * s};
   pace.copies = 0.4 * s;
   pace.updates = 1.0 * s;
+  pace.host_settle = 0.5 * s;
+  pace.host_updates = 2.0 * s;
   pace.copy_bytes = 64 * kMiB;
   pace.update_bytes = 1024 * 1'000'000;
   pace.host_update_bytes = 4096LL * 1'000'000;
@@ -70,12 +73,12 @@ Pace gpu_pace(double seconds, bool whole) {
 
 // Of the whole time, what a model is worth: calls so short that they never heat a card settle at once. A block's share
 // of the work stands for a layer's.
-double worth(const RigModel& model) {
+double worth(const ModelSpec& spec, const RunShape& run) {
   constexpr double kHeats = 2e12;  // FLOPs of a forward and a backward: 3 ms of an H200
   constexpr double kLeast = 0.125;
-  const BatchShape shape = busiest_kind(model).shape;
-  const double flops = model.spec.flops_per_token(shape.row_tokens) * static_cast<double>(shape.tokens());
-  return std::clamp(flops / static_cast<double>(model.spec.blocks.size()) / kHeats, kLeast, 1.0);
+  const BatchShape shape = profile::busiest_shape(run);
+  const double flops = spec.flops_per_token(shape.row_tokens) * static_cast<double>(shape.tokens());
+  return std::clamp(flops / static_cast<double>(spec.blocks.size()) / kHeats, kLeast, 1.0);
 }
 
 // A training run begins with this, however small it is.
@@ -86,6 +89,7 @@ Pace cpu_pace() {
   pace.overlap = {.settle = 0, .window = 1e-3};
   pace.copies = 1e-3;
   pace.updates = 2e-3;
+  pace.host_updates = 1e-3;
   pace.copy_bytes = 2 * kMiB;
   pace.update_bytes = 32 * kMiB;
   pace.host_update_bytes = 32 * kMiB;
@@ -158,8 +162,8 @@ class HostSide {
   UpdateSide side_;
 };
 
-Rates::Linear host_update(HostSide& side, const Device& device, Stream& stream, double seconds) {
-  return profile::only_update_times(device, stream, side.layer(), side.tiny(), seconds).update;
+Rates::Linear host_update(HostSide& side, const Device& device, Stream& stream, const Pace& pace) {
+  return profile::sustained_update_time(device, stream, side.layer(), side.tiny(), pace.host_settle, pace.host_updates);
 }
 
 class Measurement {
@@ -172,8 +176,9 @@ class Measurement {
         host_kernels_(host_kernels),
         budget_(budget),
         options_(options),
-        pace_(device.kind() == DeviceKind::kCuda ? gpu_pace(options.seconds * worth(model), !options.earlier.measured)
-                                                 : cpu_pace()),
+        pace_(device.kind() == DeviceKind::kCuda
+                  ? gpu_pace(options.seconds * worth(model.spec, model.shape), !options.earlier.measured)
+                  : cpu_pace()),
         compute_(device.stream("compute")) {}
 
   Rates run() {
@@ -239,7 +244,7 @@ class Measurement {
     std::optional<HostSide> on_host;
     if (host_kernels_ != nullptr) {
       on_host.emplace(model_.spec, model_.shape, pace_.host_update_bytes, options_.host_budget, *host_kernels_);
-      rates.cpu_update = host_update(*on_host, device_, *cpu_update, pace_.updates);
+      rates.cpu_update = host_update(*on_host, device_, *cpu_update, pace_);
     } else {
       rates.cpu_update = rates.gpu_update;
     }
@@ -307,10 +312,11 @@ Rates measure_rates(const ModelSpec& spec, std::span<const std::unique_ptr<Block
 
 Rates::Linear measure_host_update(const ModelSpec& spec, const RunShape& shape, Device& device,
                                   UpdateKernels& host_kernels, Bytes host_budget) {
-  const Pace pace = device.kind() == DeviceKind::kCuda ? gpu_pace(TimingOptions{}.seconds, true) : cpu_pace();
+  const Pace pace =
+      device.kind() == DeviceKind::kCuda ? gpu_pace(TimingOptions{}.seconds * worth(spec, shape), true) : cpu_pace();
   HostSide side(spec, shape, pace.host_update_bytes, host_budget, host_kernels);
   const auto stream = device.host_stream("cpu_update");
-  return host_update(side, device, *stream, pace.updates);
+  return host_update(side, device, *stream, pace);
 }
 
 }  // namespace protrain

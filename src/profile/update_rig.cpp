@@ -146,8 +146,11 @@ Rates::Linear two_points(const Device& device, Stream& stream, UpdateRig& layer,
 
 }  // namespace
 
-UpdateTimes only_update_times(const Device& device, Stream& stream, UpdateRig& layer, UpdateRig& tiny, double seconds) {
-  return {two_points(device, stream, layer, tiny, &UpdateRig::update, seconds / 2), {}, {}, 0};
+Rates::Linear sustained_update_time(const Device& device, Stream& stream, UpdateRig& layer, UpdateRig& tiny,
+                                    double settle, double window) {
+  const double of_tiny = time_alone(device, stream, [&](Stream& on) { tiny.update(on); }, window);
+  return fit(tiny.elements(), of_tiny, layer.elements(),
+             time_sustained(device, stream, [&](Stream& on) { layer.update(on); }, settle, window));
 }
 
 UpdateTimes update_times(const Device& device, Stream& stream, UpdateRig& layer, UpdateRig& tiny, double seconds) {

@@ -52,7 +52,8 @@ struct UpdateTimes {
 };
 // From a layer's pieces and from as many tiny ones. All in about `seconds`.
 UpdateTimes update_times(const Device&, Stream&, UpdateRig& layer, UpdateRig& tiny, double seconds);
-// The update alone; the rest is 0.
-UpdateTimes only_update_times(const Device&, Stream&, UpdateRig& layer, UpdateRig& tiny, double seconds);
+// The host's, as it is in the middle of a step's updates: time_sustained(), the tiny pieces in `window` at most.
+Rates::Linear sustained_update_time(const Device&, Stream&, UpdateRig& layer, UpdateRig& tiny, double settle,
+                                    double window);
 
 }  // namespace protrain::profile

@@ -20,7 +20,7 @@ namespace protrain {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMeasuredVersion = 3;  // raised when the same calls would be measured or kept differently
+constexpr int kMeasuredVersion = 4;  // raised when the same calls would be measured or kept differently
 constexpr std::string_view kCpuMachine = "CPU: ", kCudaMachine = "GPU: ";
 
 std::string first_line(const fs::path& path) {
