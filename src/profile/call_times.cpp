@@ -43,9 +43,7 @@ class Timer {
 
   void steady(const RigKind& kind, double settle, double seconds) {
     each(kind, [&](BlockRig& rig) {
-      const Clock::time_point warm = Clock::now();
-      const double load = warmed_ ? settle : pace_.warm;
-      while (seconds_since(warm) < load) heat(rig, load / 10);
+      heat(rig, warmed_ ? settle : pace_.warm);
       warmed_ = true;
       rounds(rig, seconds);
     });
@@ -83,7 +81,7 @@ class Timer {
     return round < fewest || (round < pace_.rounds && passed < seconds);
   }
 
-  // Load for about so long, issued without a wait at its end.
+  // Load for about so long of the device's time, at least one piece; the host ends at most kAhead pieces before it.
   void heat(BlockRig& rig, double seconds) {
     BlockRig& source = heater_ ? *heater_ : rig;
     if (heat_seconds_ == 0 || !heater_) {
@@ -205,7 +203,6 @@ std::vector<Rates::Call> call_times(const RigModel& model, const Device& device,
   std::vector<Samples> samples;
   if (!kinds.empty()) {
     const std::vector<double> shares = time_shares(model, kinds);
-    const auto count = static_cast<double>(kinds.size());
     Timer timer(model, device, stream, pace, samples);
     Bytes largest = 0;
     for (const RigKind& kind : kinds) largest = std::max(largest, rig_bytes(model, kind));
@@ -213,7 +210,7 @@ std::vector<Rates::Call> call_times(const RigModel& model, const Device& device,
     progress(fmt::format("timing calls of {} kinds of blocks and shapes{}", kinds.size(),
                          pace.duty_cycles ? " under steady load" : ""));
     for (std::size_t i = 0; i < kinds.size(); ++i) {
-      timer.steady(kinds[i], pace.settle / count, pace.steady * shares[i]);
+      timer.steady(kinds[i], pace.settle * shares[i], pace.steady * shares[i]);
     }
     if (pace.duty_cycles) {
       progress("timing the same with pauses");

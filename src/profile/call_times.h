@@ -18,7 +18,7 @@ namespace protrain::profile {
 struct CallPace {
   bool duty_cycles = false;
   double warm = 0;    // before the first steady call
-  double settle = 0;  // before the steady calls of all further kinds of block together
+  double settle = 0;  // before the steady calls of all further kinds of block together, shared as their time is
   double cool = 0;    // before the first rested call
   double steady = 0;  // of all kinds
   double rested = 0;  // of all kinds

@@ -41,7 +41,7 @@ struct Pace {
   Bytes update_bytes = 0, host_update_bytes = 0;  // state of each side, at most
 };
 
-// 31 s of 40; what is left is for making blocks, for pieces longer than their windows and for the calls that every kind
+// 36 s of 40; what is left is for making blocks, for pieces longer than their windows and for the calls that every kind
 // is timed with at least. A round of a 7B layer's calls at 16 Ki tokens takes 0.14 s and half the time is pauses where
 // it is rested: 20 and 10 rounds of the longest shape alone.
 Pace gpu_pace(double seconds, bool whole) {
@@ -49,7 +49,7 @@ Pace gpu_pace(double seconds, bool whole) {
   Pace pace;
   pace.calls = {.duty_cycles = true,
                 .warm = 5 * s,
-                .settle = 1 * s,
+                .settle = 6 * s,
                 .cool = 1 * s,
                 .steady = 3.5 * s,
                 .rested = 3.5 * s,
@@ -57,7 +57,8 @@ Pace gpu_pace(double seconds, bool whole) {
                 .rounds = 100};
   if (!whole) {
     pace.calls.warm = 1.5 * s;
-    pace.calls.settle = pace.calls.cool = 0.5 * s;
+    pace.calls.settle = 2 * s;
+    pace.calls.cool = 0.5 * s;
     pace.calls.steady = pace.calls.rested = 1.5 * s;
   }
   pace.overlap = {.settle = 0.15 * s, .window = 0.4 * s, .warm = 2 * s};

@@ -40,7 +40,7 @@ Rates measure_rates(const ModelSpec&, std::span<const std::unique_ptr<Block>>, T
                     Bytes device_budget, const TimingOptions& = {});
 
 // The host's update alone, once more: its speed follows what else uses the host's memory, from minute to minute. Takes
-// a second at most; of the host as measure_rates(), given back.
+// two seconds; of the host as measure_rates(), given back.
 Rates::Linear measure_host_update(const ModelSpec&, const RunShape&, Device&, UpdateKernels& host_kernels,
                                   Bytes host_budget);
 
