@@ -9,9 +9,11 @@ namespace protrain {
 struct HostMemory {
   Bytes resident = 0;  // now
   Bytes unfiled = 0;   // of that, not pages of files: RssAnon + RssShmem
-  Bytes peak = 0;      // largest so far
+  Bytes peak = 0;      // largest of `resident` since the start or restart_peak()
 };
 HostMemory host_memory(const std::filesystem::path& root = "/");  // root: where proc/ is, for tests
+// `peak` begins anew: so that a run's is of its plan, and not of what the machine was measured with. Advice only.
+void restart_peak();
 // Its `unfiled`, memory that was freed given back to the kernel first.
 Bytes settled_process_bytes();
 

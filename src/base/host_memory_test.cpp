@@ -1,8 +1,10 @@
 #include "base/host_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -26,6 +28,19 @@ TEST(AvailableMemory, IsWhatTheKernelSaysWithTheProcessesOwnAndPlansLeaveAPart) 
   EXPECT_EQ(host_memory(root).peak, 900 * kKiB);
   EXPECT_EQ(plannable_host_memory(root), 5400 * kKiB * 31 / 32);  // less than any machine has
   fs::remove_all(root);
+}
+
+TEST(HostMemory, ThePeakBeginsAnewWhenAsked) {
+  constexpr Bytes kMuch = 64 * kMiB;
+  restart_peak();
+  const Bytes before = host_memory().peak;
+  void* const much = ::mmap(nullptr, kMuch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(much, MAP_FAILED);
+  std::memset(much, 'x', kMuch);
+  ::munmap(much, kMuch);
+  EXPECT_GE(host_memory().peak, before + kMuch / 2);
+  restart_peak();
+  EXPECT_LT(host_memory().peak, before + kMuch / 2);
 }
 
 }  // namespace

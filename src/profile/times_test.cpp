@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "profile/call_times.h"
 #include "profile/test_rig.h"
 
@@ -101,27 +101,13 @@ double passed(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
-Bytes of_status(const std::string& key) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) return std::stoll(line.substr(key.size())) * kKiB;
-  }
-  return 0;
-}
-
-// Freed memory given back to the kernel first.
-Bytes anonymous_bytes() {
-  malloc_trim(0);
-  return of_status("RssAnon:");
-}
-
 // How much more is resident meanwhile, at most.
 Bytes peak_of(const std::function<void()>& fn) {
   malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << 5;  // the high-water mark begins anew
-  const Bytes before = of_status("VmRSS:");
+  restart_peak();
+  const Bytes before = host_memory().resident;
   fn();
-  return of_status("VmHWM:") - before;
+  return host_memory().peak - before;
 }
 
 TEST_F(Timing, EveryCallOfTheProfileHasATime) {
@@ -260,9 +246,9 @@ TEST_F(Timing, TouchesNoGenerator) {
 TEST_F(Timing, LeavesNoMemoryBehind) {
   Machine machine(llama_, DType::kF32, {kDense}, 1);
   machine.measure();  // threads and libraries take theirs once
-  const Bytes before = anonymous_bytes();
+  const Bytes before = settled_process_bytes();
   for (int i = 0; i < 5; ++i) machine.measure();
-  EXPECT_LT(anonymous_bytes() - before, 2 * kMiB);
+  EXPECT_LT(settled_process_bytes() - before, 2 * kMiB);
 }
 
 TEST_F(Timing, OfATinyModelIsDoneAtOnce) {
@@ -300,12 +286,12 @@ TEST_F(Timing, TheHostsUpdateKeepsToItsBudget) {
 
 TEST_F(Timing, TheHostsUpdateCanBeTimedAgain) {
   Machine machine(llama_, DType::kBf16, {kDense}, 1);
-  const Bytes before = anonymous_bytes();
+  const Bytes before = settled_process_bytes();
   const Rates::Linear again = machine.host_update();
   EXPECT_GE(again.seconds, 0);
   EXPECT_GT(again.per_unit, 0);
   EXPECT_LT(again.per_unit, 1e-6);
-  EXPECT_LT(anonymous_bytes() - before, 4 * kMiB);
+  EXPECT_LT(settled_process_bytes() - before, 4 * kMiB);
 }
 
 TEST_F(Timing, TellsOfEachStage) {

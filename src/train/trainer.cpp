@@ -117,6 +117,7 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       plan_run(files_, config_, *model_, data_, measured_, stored_order(files_, checkpoints_))));
   files_.write_text(output_ / kRunConfigFile, print_config(config_), false);
   stop_if_signalled();
+  restart_peak();
   engine_ = std::make_unique<Engine>(config_, *model_, plan(), measured_);
   plan().limits.outside = settled_outside(plan(), *measured_.device);
   write_plan();
