@@ -139,8 +139,10 @@ class Assigner {
   }
 
   void set(std::string& to) const {
-    const std::string right =
-        key_.choices.empty() ? "one text" : fmt::format("one of {}", fmt::join(split(key_.choices, '|'), ", "));
+    const std::string right = key_.name == "plan" ? "a file such as plan.json, or knobs: {order: layer}"
+                              : key_.choices.empty()
+                                  ? "one text"
+                                  : fmt::format("one of {}", fmt::join(split(key_.choices, '|'), ", "));
     const std::string& value = scalar(right);
     check_choice(value, right);
     if (key_.name == "resume_from_checkpoint") {
@@ -171,7 +173,7 @@ class Assigner {
   }
   void set(std::optional<double>& to) const { set(to.emplace()); }
   void set(ByteSize& to) const {
-    constexpr std::string_view kRight = "a whole number of bytes, or a size such as 64MiB or 24GB";
+    constexpr std::string_view kRight = "a whole number of bytes, or a size such as 64MiB, 24GB or 1TiB, below 8 EiB";
     const std::string& text = scalar(kRight);
     try {
       to.bytes = parse_bytes(text);

@@ -82,9 +82,7 @@ DeviceKind device_kind(const TrainConfig& config) {
 
 DType compute_dtype(const TrainConfig& config, DeviceKind kind) {
   if (config.bf16 != Switch::kAuto) return config.bf16 == Switch::kTrue ? DType::kBf16 : DType::kF32;
-  if (kind == DeviceKind::kCuda || cpu_multiplies_bf16()) return DType::kBf16;
-  log::info("bf16: auto: this CPU has neither AVX512-BF16 nor AMX, so the run computes in float32");
-  return DType::kF32;
+  return kind == DeviceKind::kCuda || cpu_multiplies_bf16() ? DType::kBf16 : DType::kF32;
 }
 
 MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model, const DataSources& data) {
@@ -101,6 +99,9 @@ MeasuredModel measure_model(const TrainConfig& config, const ModelSource& model,
   measured.kernels = make_run_kernels(kind, measured.compute_threads);
 
   measured.shape.compute = compute_dtype(config, kind);
+  if (config.bf16 == Switch::kAuto && measured.shape.compute == DType::kF32) {
+    log::info("bf16: auto: this CPU has neither AVX512-BF16 nor AMX, so the run computes in float32");
+  }
   measured.shape.accumulation = config.gradient_accumulation_steps;
   measured.shape.train_shapes = data.train->shapes();
   if (data.eval) measured.shape.eval_shapes = data.eval->shapes();

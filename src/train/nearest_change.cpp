@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/error.h"
 
@@ -37,8 +38,8 @@ std::string more_memory(const Misfit& misfit) {
       misfit.limits.device_cap > 0 && misfit.limits.device == misfit.limits.device_cap - misfit.limits.outside;
   const bool host_capped = own_limit > 0 && own_limit == misfit.limits.host;
   MemoryLimits more = misfit.limits;
-  more.device += device_missing;
-  more.host += host_missing;
+  if (device_missing > 0) more.device += device_missing + (more.outside > 0 ? kMeasuredAnew : 0);
+  if (host_missing > 0) more.host += host_missing + kMeasuredAnew;
   if (misfit.room && ((device_missing > 0 && (!device_capped || more.device > misfit.room->device)) ||
                       (host_missing > 0 && (!host_capped || more.host > misfit.room->host)))) {
     return {};
@@ -63,6 +64,9 @@ std::string more_memory(const Misfit& misfit) {
 }  // namespace
 
 std::string nearest_change(const Misfit& misfit) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::seconds kPatience{10};
+  const Clock::time_point begin = Clock::now();
   const TrainConfig& config = misfit.config;
   if (misfit.knobs.any() || config.recompute != Switch::kAuto) {
     SearchSpace free;
@@ -84,7 +88,7 @@ std::string nearest_change(const Misfit& misfit) {
   }
   const bool automatic = config.per_device_train_batch_size == 0;
   const std::int64_t of = automatic ? misfit.shape.train_shapes.front().rows : config.per_device_train_batch_size;
-  for (std::int64_t rows = of / 2; rows >= 1; rows /= 2) {
+  for (std::int64_t rows = of / 2; rows >= 1 && Clock::now() - begin < kPatience; rows /= 2) {
     if (of % rows != 0) continue;
     const RunShape smaller = with_rows(misfit.shape, rows, of);
     if (!fits(misfit, smaller, misfit.limits, misfit.space)) continue;

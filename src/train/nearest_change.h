@@ -32,9 +32,12 @@ struct Misfit {
   std::function<bool(const RunShape&, const MemoryLimits&, const SearchSpace&)> fits;
 };
 
+// A run measures what its process and its libraries take anew at each start: a limit that is named has so much more.
+inline constexpr Bytes kMeasuredAnew = 16 * kMiB;
+
 // The first of these that fits, in the order in which a user would rather give up something: the knobs that were set,
-// rows of the micro-batch (the update keeps its samples), a limit on memory, a smaller model. A few words for the end
-// of a message.
+// rows of the micro-batch (the update keeps its samples; as far as ten seconds of trying go), a limit on memory, a
+// smaller model. A few words for the end of a message.
 std::string nearest_change(const Misfit&);
 
 }  // namespace protrain

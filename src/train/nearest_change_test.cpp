@@ -87,10 +87,10 @@ TEST_F(NearestChangeTest, AShapeThatCannotBeTriedDoesNotFit) {
 TEST_F(NearestChangeTest, LimitsOfBothTiersAreNamedTogether) {
   missing.device = 5;
   const auto more = [](const RunShape&, const MemoryLimits& given, const auto&) {
-    return given.device == kGiB + 5 && given.host == kGiB + 7;
+    return given.device == kGiB + 5 && given.host == kGiB + 7 + kMeasuredAnew;
   };
   EXPECT_THAT(ask(more), HasSubstr(fmt::format("device_memory_limit: {} with host_memory_limit: {} would fit (weights",
-                                               kGiB + 5, kGiB + 7)));
+                                               kGiB + 5, kGiB + 7 + kMeasuredAnew)));
 }
 
 TEST_F(NearestChangeTest, NoLimitIsNamedThatWouldNotHelpOrThatTheMachineDoesNotHave) {
@@ -112,18 +112,19 @@ TEST_F(NearestChangeTest, AMachineThatIsNotThereMayHaveMore) {
   missing.device = 5;
   const auto more = [](const RunShape&, const MemoryLimits& given, const auto&) { return given.host > kGiB; };
   const std::string text = ask(more);
-  EXPECT_THAT(text, HasSubstr(fmt::format("--device-memory {} with --host-memory {} would", kGiB + 105 + kDeviceReserve,
-                                          kGiB + 7)));
+  EXPECT_THAT(text, HasSubstr(fmt::format("--device-memory {} with --host-memory {} would",
+                                          kGiB + 105 + kMeasuredAnew + kDeviceReserve, kGiB + 7 + kMeasuredAnew)));
   EXPECT_THAT(text, Not(HasSubstr("_limit")));
 }
 
 TEST_F(NearestChangeTest, ALimitAboveTheMachineThatWasToldOfNeedsMoreOfThatToo) {
   room.reset();
   const auto more = [](const RunShape&, const MemoryLimits& given, const auto&) { return given.host > kGiB; };
-  told = MemoryThere{kRoomBytes, kGiB + 7};
+  told = MemoryThere{kRoomBytes, kGiB + 7 + kMeasuredAnew};
   EXPECT_THAT(ask(more), Not(HasSubstr("--host-memory")));
-  told->host = kGiB + 6;
-  EXPECT_THAT(ask(more), HasSubstr(fmt::format("host_memory_limit: {0} with --host-memory {0} would fit", kGiB + 7)));
+  told->host -= 1;
+  EXPECT_THAT(ask(more), HasSubstr(fmt::format("host_memory_limit: {0} with --host-memory {0} would fit",
+                                               kGiB + 7 + kMeasuredAnew)));
 }
 
 }  // namespace

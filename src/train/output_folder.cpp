@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <system_error>
 
 #include <fmt/ranges.h>
 
@@ -29,6 +30,10 @@ OutputLock::OutputLock(Files& files, const fs::path& output) {
   }
   make_target_folder(files, "output_dir", output);
   descriptor_ = open((output / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  if (descriptor_ < 0 && (errno == EROFS || errno == EACCES || errno == EPERM)) {
+    fail(ExitCode::kConfig, "output_dir: {} cannot be written to: {}; give a folder that can be", output.string(),
+         std::generic_category().message(errno));
+  }
   // A file system without locks: nothing to hold.
   if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   close(descriptor_);

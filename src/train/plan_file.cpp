@@ -30,7 +30,8 @@ std::string plan_file(const RunPlan& run, const ModelSpec& spec) {
   memory["host"] = {{"process_bytes", run.limits.process},
                     {"planned_bytes", host_need(MemoryNeed(run.layout), run.limits)},
                     {"limit_bytes", run.limits.host},
-                    {"reserve_bytes", run.host_reserve}};
+                    {"reserve_bytes", run.host_reserve},
+                    {"before_plan_bytes", run.host_before}};
   memory["state_bytes"] = state_bytes(spec, run.shape.compute);
   const SearchResult& found = run.found;
   ordered_json lanes = ordered_json::object();
@@ -109,9 +110,13 @@ std::vector<std::string> memory_lines(const RunPlan& run, const ModelSpec& spec)
   }
   const std::string reserve =
       run.host_reserve > 0 ? fmt::format(" ({} more are left to the system)", format_bytes(run.host_reserve)) : "";
-  lines.push_back(fmt::format("{:<9}{:>11}  in all, of {}{}: {} of the process, the rest as above", "host",
-                              format_bytes(host_need(need, run.limits)), format_bytes(run.limits.host), reserve,
-                              format_bytes(run.limits.process)));
+  const Bytes host = host_need(need, run.limits);
+  const std::string before = run.host_before > host ? fmt::format("; up to {} before, while the machine was measured",
+                                                                  format_bytes(run.host_before))
+                                                    : "";
+  lines.push_back(fmt::format("{:<9}{:>11}  in all, of {}{}: {} of the process, the rest as above{}", "host",
+                              format_bytes(host), format_bytes(run.limits.host), reserve,
+                              format_bytes(run.limits.process), before));
   const Bytes state = state_bytes(spec, run.shape.compute);
   lines.push_back(fmt::format("{:<9}{:>11}  weights, gradients and moments; the device has {:.0f} % of that", "state",
                               format_bytes(state),

@@ -176,6 +176,7 @@ Revision revise_plan(const TrainConfig& config, const ModelSource& model, const 
   next.rates = revision.rates;
   next.limits = run.limits;
   next.host_reserve = run.host_reserve;
+  next.host_before = run.host_before;
   next.found = search(model.spec, run.shape, run.profile, revision.rates, limits, space, options);
   next.reason = describe(model.spec, next.found.memory);
   next.plan = std::move(next.found.memory.plan);

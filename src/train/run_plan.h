@@ -23,6 +23,7 @@ struct RunPlan {
   Layout layout;
   MemoryLimits limits;
   Bytes host_reserve = 0;  // of this host: left to the system beside limits.host
+  Bytes host_before = 0;   // resident at most before there was a plan, while the machine was measured; 0: not known
   SearchResult found;      // its `memory` is what stands above
   std::string reason;      // one line: where the plan comes from and what it does
 };

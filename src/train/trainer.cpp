@@ -17,9 +17,11 @@
 #include "train/evaluate.h"
 #include "train/forecast.h"
 #include "train/learning_rate.h"
+#include "train/measured_model.h"
 #include "train/metrics.h"
 #include "train/output_folder.h"
 #include "train/plan_file.h"
+#include "train/plan_knobs.h"
 #include "train/plan_run.h"
 #include "train/run_state.h"
 #include "train/signals.h"
@@ -99,6 +101,13 @@ class Trainer {
   std::optional<Progress> progress_;
 };
 
+// Mistakes in the plan's knobs are told before data is prepared and the machine is measured.
+std::unique_ptr<ModelSource> model_of_plan(Files& files, const TrainConfig& config) {
+  auto model = open_model(files, config);
+  PlanKnobs(files, config).space(model->spec, compute_dtype(config, device_kind(config)));
+  return model;
+}
+
 Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions& progress)
     : config_(config),
       files_(files),
@@ -106,7 +115,7 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       output_(config.output_dir),
       lock_(files, output_),
       checkpoints_(prepare_output_folder(files, config)),
-      model_(open_model(files, config)),
+      model_(model_of_plan(files, config)),
       data_(open_data(files, config, model_->spec)),
       total_steps_(total_steps(config, *data_.train)),
       rate_(make_learning_rate(config, total_steps_)),
@@ -117,6 +126,7 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       plan_run(files_, config_, *model_, data_, measured_, stored_order(files_, checkpoints_))));
   files_.write_text(output_ / kRunConfigFile, print_config(config_), false);
   stop_if_signalled();
+  plan().host_before = host_memory().peak;
   restart_peak();
   engine_ = std::make_unique<Engine>(config_, *model_, plan(), measured_);
   plan().limits.outside = settled_outside(plan(), *measured_.device);

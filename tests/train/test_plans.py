@@ -111,6 +111,8 @@ def test_host_memory_is_bounded(wide, long_data, tmp_path):
     config = write(tmp_path / "host.yaml", wide, long_data, tmp_path / "host", host_memory_limit="40MiB")
     result = protrain("train", config, check=False)
     assert result.returncode == 3 and "host memory" in result.stderr and "bytes short" in result.stderr, result.stderr
+    enough = result.stderr.split("host_memory_limit: ")[-1].split()[0]
+    protrain("train", config, "--host_memory_limit", enough, "--max_steps", "1")
 
 
 def test_kill_9_and_resume_under_other_plans(wide, long_data, tmp_path):
@@ -151,6 +153,8 @@ def test_plans_that_cannot_be_are_refused_with_the_reason(name, wide, long_data,
     assert result.returncode == 2, result.stderr
     errors = [line for line in result.stderr.splitlines() if line.startswith("protrain: error: ")]
     assert len(errors) == 1 and all(word in errors[0] for word in ("plan", *words)), result.stderr
+    if name not in ("persist", "slots"):  # their bounds follow from the whole plan
+        assert "profile" not in result.stderr  # before the machine is measured
 
 
 def test_a_plan_that_is_no_file_or_set_twice_is_refused(wide, long_data, tmp_path):
@@ -186,6 +190,8 @@ def test_host_memory_stays_within_the_plan(tmp_path, long_data):
     assert process.returncode == 0, errors
     assert_kept_to_plan(output)
     total = planned(output, "host")
+    host = json.loads((output / "plan.json").read_text())["memory"]["host"]
+    assert 0 < host["before_plan_bytes"] < total  # what measuring took is not the run's
     print(f"{max(used) / 2**20:.0f} MiB used, {total / 2**20:.0f} MiB planned")
     assert max(used) <= total + max(total * 0.05, 300 * 2**20)
     assert max(used) >= total * 0.5  # the plan is no empty promise

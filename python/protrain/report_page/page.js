@@ -115,7 +115,7 @@ function tierSegments(tier, prefix = "") {
   if (!tier || !(tier.planned_bytes > 0)) return [];
   const tags = Object.entries(tier.by_tag).filter((one) => one[1] > 0).sort((a, b) => b[1] - a[1]).map(([tag, value]) => ({ name: prefix + tag, value, color: `var(--c${tagColors[tag] ?? 7})` }));
   const rest = tier.planned_bytes - sum(tags.map((one) => one.value));
-  return !tags.length ? [{ name: `${prefix}planned`, value: rest, color: "var(--c0)" }] : rest > tier.planned_bytes / 100 ? [...tags, { name: `${prefix}gaps`, value: rest, color: "var(--c7)", gaps: true }] : tags;
+  return !tags.length ? [{ name: `${prefix}planned`, value: rest, color: "var(--c0)" }] : rest > 0 ? [...tags, { name: `${prefix}gaps`, value: rest, color: "var(--c7)", gaps: true }] : tags;
 }
 function memory(range) {
   if (!M) return section("Memory", missing("No plan.json with the bytes of each tier."));
