@@ -154,6 +154,7 @@ def training(rows: dict, prediction: dict) -> dict:
         {"step": row["step"], "eval_loss": number(row.get("eval_loss"))} for row in _spaced(evaluations, _TABLE_ROWS)
     ]
     speeds = [value for _, value in raw["tokens_per_second"][1:] or raw["tokens_per_second"] if value is not None]
+    expected = [value for _, value in raw["predicted_tokens_per_second"]]
     lane_errors: dict = {}
     for row in forecasts:
         for name in row:
@@ -176,6 +177,7 @@ def training(rows: dict, prediction: dict) -> dict:
         "last": {key: number(last.get(key)) for key in ("step", "epoch", "tokens", "loss")},
         "best_eval_loss": min(ends, default=None),
         "tokens_per_second": median(speeds) if speeds else None,
+        "predicted_tokens_per_second": median(expected) if expected else None,
         "device_peak_bytes": max((value for _, value in raw["device_peak_bytes"] if value is not None), default=None),
         "host_peak_bytes": max((value for _, value in raw["host_peak_bytes"] if value is not None), default=None),
         "lane_errors": {lane: thin(points, _TABLE_ROWS) for lane, points in lane_errors.items()},

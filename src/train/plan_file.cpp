@@ -79,8 +79,9 @@ std::vector<std::string> prediction_lines(const RunPlan& run) {
                          100 * prediction.busy[lane] / prediction.step_seconds);
   }
   std::vector<std::string> lines = {
-      fmt::format("{:.4g} s a step, {:.0f} tokens/s ({}); lanes work {}", prediction.step_seconds,
-                  predicted_tokens_per_second(run), run.rates.measured ? "measured rates" : "estimated rates", lanes),
+      fmt::format("{:.4g} s a step, {:.0f} tokens/s{} ({}); lanes work {}", prediction.step_seconds,
+                  predicted_tokens_per_second(run), run.shape.train_shapes.front().packed ? "" : " in full rows",
+                  run.rates.measured ? "measured rates" : "estimated rates", lanes),
       fmt::format("{} binds; of {:.3g} plans {} were bounded and {} simulated in {:.2f} s", found.binding, found.space,
                   found.bounded, found.simulated, found.seconds)};
   if (found.runner_up) {

@@ -20,7 +20,7 @@ function tiles() {
     out.push(tile("loss", is(last.loss) ? plain(last.loss) : "not finite", is(first) ? `first ${plain(first)}` : ""));
   }
   if (is(T.best_eval_loss)) out.push(tile("best evaluation loss", plain(T.best_eval_loss), `perplexity ${plain(Math.exp(T.best_eval_loss))}`));
-  if (is(T.tokens_per_second)) out.push(tile("tokens/s, median", plain(T.tokens_per_second), is(P.tokens_per_second) ? `predicted ${plain(P.tokens_per_second)}` : ""));
+  if (is(T.tokens_per_second)) out.push(tile("tokens/s, median", plain(T.tokens_per_second), is(T.predicted_tokens_per_second ?? P.tokens_per_second) ? `predicted ${plain(T.predicted_tokens_per_second ?? P.tokens_per_second)}` : ""));
   const device = M && M.device;
   if (device) out.push(tile("device memory", bytes(T.device_peak_bytes ?? device.planned_bytes), `${is(T.device_peak_bytes) ? "used at most" : "planned"}; limit ${bytes(device.limit_bytes)}`));
   if (M && M.host) out.push(tile("host memory", bytes(T.host_peak_bytes ?? M.host.planned_bytes), `${is(T.host_peak_bytes) ? "used at most" : "planned"}; limit ${bytes(M.host.limit_bytes)}`));
