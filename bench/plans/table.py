@@ -23,6 +23,8 @@ def main():
         print(f"| {row['case']} | {row['predicted_step_seconds']:.3f} | {row['step_seconds']:.3f} | {100 * row['error']:+.1f} % |"
               f" {speed:,.0f} | {row['planned_device'] / 2**30:.2f}, {missed} B |")
     errors = [abs(row["error"]) for row in rows if finished(row)]
+    if not errors:
+        return
     print(f"\n{len(errors)} runs: mean absolute error {100 * sum(errors) / len(errors):.1f} %, largest {100 * max(errors):.1f} %")
 
     groups = {}
