@@ -82,6 +82,12 @@ mkdir -p "$out" "$to"
 set +u && source "$here/env.sh" && set -u
 export HF_HUB_OFFLINE=1 PROTRAIN_CACHE=${PROTRAIN_CACHE:-$work/cache}
 cd "$here"
+keep() {  # what there is, whatever ended the part
+  if [ -d "$PROTRAIN_CACHE/profiles" ]; then cp -r "$PROTRAIN_CACHE/profiles" "$out/"; fi
+  tar czf "$to/$part.tgz" -C "$work" "$part"
+}
+trap keep EXIT
+trap 'exit 124' TERM
 began=$SECONDS
 case $part in
 plans-3b)
@@ -100,6 +106,4 @@ offload)
 profile) profile ;;
 *) echo "no part $part" >&2; exit 2 ;;
 esac
-if [ -d "$PROTRAIN_CACHE/profiles" ]; then cp -r "$PROTRAIN_CACHE/profiles" "$out/"; fi
-tar czf "$to/$part.tgz" -C "$work" "$part"
 echo "$part: $((SECONDS - began)) s"
