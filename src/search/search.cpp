@@ -20,6 +20,7 @@ constexpr double kTooFar = 1.15;      // nor is it climbed from where it is so m
 constexpr double kStep = 1e-4;        // relative: what counts as better
 constexpr int kMostLayouts = 3000;    // of a space whose plans are all looked at
 constexpr int kMostCareful = 100;     // where nothing fits
+constexpr double kMostPairs = 2e9;    // likewise, of regions, where by its bound nothing can: a second or so
 constexpr int kFruitless = 30;        // plans of the grid that do not fit
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -76,12 +77,15 @@ class Search {
     attempt_leanest(all);
   }
 
-  // Where nothing has fitted: until one does, or no bound lacks less than the best layout.
+  // Where nothing has fitted: until one does, or no bound lacks less than the best layout. Where even the bounds lack,
+  // only the figure of a message is at stake.
   void attempt_leanest(const std::vector<Lean>& lean) {
     const int careful = trials_.careful_layouts();
+    const double pairs = trials_.careful_pairs();
     for (const Lean& one : lean) {
       if (trials_.best() != nullptr || trials_.careful_layouts() - careful >= kMostCareful) return;
       if (trials_.leanest() != nullptr && one.lacks >= trials_.least_lack()) return;
+      if (one.lacks > Lack{} && trials_.careful_pairs() - pairs >= kMostPairs) return;
       trials_.attempt(one.point, Trials::Care::kExact);
     }
   }

@@ -97,13 +97,14 @@ int Trials::attempt(Point point, Care care) {
     PlannedMemory memory = sketched(point);
     ++layouts_;
     Shortfall lacks = shortfall(MemoryNeed(memory.layout), limits_);
+    const auto regions = static_cast<double>(memory.layout.entries.size());
     if (care == Care::kExact && !lacks.fits()) {
       if (leanest_ && !may_lack_less(memory.layout, limits_, lacks_)) return -1;
       memory = planned(point);
       ++careful_;
+      careful_pairs_ += regions * regions;
       lacks = shortfall(MemoryNeed(memory.layout), limits_);
     }
-    const auto regions = static_cast<double>(memory.layout.entries.size());
     effort_ += kLaidOut * regions + kPair * regions * regions;
     gap = std::max(gap, memory.layout.bytes(Tier::kDevice) - space_.need(point).device);
     candidates_.set_margin(gap);

@@ -38,6 +38,7 @@ class Trials {
   const Lack& least_lack() const { return lacks_; }
   int layouts() const { return layouts_; }
   int careful_layouts() const { return careful_; }
+  double careful_pairs() const { return careful_pairs_; }  // of regions, over all of these
   Prediction predicted(const PlannedMemory&, bool fold) const;
   PlannedMemory planned(const Point&) const;  // as it will run
   PlannedMemory sketched(const Point&) const;
@@ -56,7 +57,7 @@ class Trials {
   std::optional<Point> leanest_;
   Lack lacks_;
   int layouts_ = 0, careful_ = 0;
-  double effort_ = 0, most_effort_ = 0;
+  double effort_ = 0, most_effort_ = 0, careful_pairs_ = 0;
 };
 
 }  // namespace protrain
