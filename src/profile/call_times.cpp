@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -13,9 +12,6 @@
 
 namespace protrain::profile {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 // The first round on a GPU may wait for the host, which is not ahead of it yet; on the CPU it touches fresh pages.
 constexpr int kFewestOnGpu = 3, kFewestOnCpu = 2;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -11,8 +10,6 @@
 
 namespace protrain::profile {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kAhead = 3;  // pieces that the host may be ahead of the device
 constexpr double kPatience = 20;   // windows that one piece of the other lane may take
@@ -59,8 +56,6 @@ double per_piece(const std::vector<double>& times, double begin, double end) {
   if (last - first >= 2) return (*(last - 1) - *first) / static_cast<double>(last - first - 1);
   return (times.back() - times.front()) / static_cast<double>(times.size() - 1);
 }
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 double alone(const Device& device, const LaneLoad& load, const OverlapPace& pace) {
   Working working(load);

@@ -1,20 +1,15 @@
 #include "profile/stopwatch.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
 
 namespace protrain::profile {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kMostPieces = 50;
 constexpr Bytes kSmallShare = 64;   // the small copy is this part of the large one
 constexpr double kShortest = 1e-9;  // a clock may see nothing pass; a rate is never 0
-
-double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 double time_piece(const Device& device, Stream& stream, const Work& work) {
   const Event before = stream.record();
@@ -25,6 +20,8 @@ double time_piece(const Device& device, Stream& stream, const Work& work) {
 }
 
 }  // namespace
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 double median(std::vector<double> values) {
   PROTRAIN_CHECK(!values.empty(), "the median of nothing");
@@ -40,7 +37,7 @@ double time_alone(const Device& device, Stream& stream, const Work& work, double
   const auto begin = Clock::now();
   do {
     times.push_back(time_piece(device, stream, work));
-  } while (static_cast<int>(times.size()) < kMostPieces && since(begin) < seconds);
+  } while (static_cast<int>(times.size()) < kMostPieces && seconds_since(begin) < seconds);
   return std::max(median(std::move(times)), kShortest);
 }
 
@@ -48,13 +45,13 @@ double time_sustained(const Device& device, Stream& stream, const Work& work, do
   const auto begin = Clock::now();
   do {
     time_piece(device, stream, work);
-  } while (since(begin) < settle);
+  } while (seconds_since(begin) < settle);
   double sum = 0;
   int pieces = 0;
   do {
     sum += time_piece(device, stream, work);
     ++pieces;
-  } while (since(begin) < settle + window);
+  } while (seconds_since(begin) < settle + window);
   return std::max(sum / pieces, kShortest);
 }
 

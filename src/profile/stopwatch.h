@@ -1,11 +1,15 @@
 // How long work takes on a device's stream. Private to profile/.
 #pragma once
+#include <chrono>
 #include <functional>
 #include <vector>
 
 #include "schedule/rates.h"
 
 namespace protrain::profile {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point);
 
 using Work = std::function<void(Stream&)>;  // issues one piece
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
 #include "base/cgroup.h"
@@ -12,15 +11,16 @@
 #include "profile/call_times.h"
 #include "profile/overlap.h"
 #include "profile/pinned_bytes.h"
+#include "profile/stopwatch.h"
 #include "profile/update_rig.h"
 #include "tensor/replay.h"
 
 namespace protrain {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using profile::BlockRig;
 using profile::CallPace;
+using profile::Clock;
 using profile::DeviceBytes;
 using profile::LaneLoad;
 using profile::OverlapPace;
@@ -269,7 +269,7 @@ class Measurement {
   OverlapPace overlap_pace(int windows) const {
     OverlapPace pace = pace_.overlap;
     if (device_.kind() == DeviceKind::kCpu) return pace;
-    const double left = options_.seconds - std::chrono::duration<double>(Clock::now() - begin_).count();
+    const double left = options_.seconds - profile::seconds_since(begin_);
     const double share = std::clamp(left / (pace.warm + windows * (pace.settle + pace.window)), 0.1, 1.0);
     pace.settle *= share;
     pace.window *= share;

@@ -14,7 +14,7 @@ namespace protrain {
 
 struct TimingOptions {
   // Of the whole on a GPU, at most, as far as one call of each kind allows; a small model, which heats no card, gets a
-  // part of it. Starting up and recording come on top: 36 s in all for a 7B shape (llama-2-7b.profile.log in
+  // part of it. Starting up and recording come on top: 4 s for a 7B shape (llama-2-7b.profile.log in
   // bench/results/plans_h200). The CPU device is not worth so much: there it is a few calls of each kind.
   double seconds = 30;
   // Of the same model on the same machine, for other shapes: calls that it has are taken over, and so is all that does
