@@ -18,12 +18,6 @@ if(PROTRAIN_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PROTRAIN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
   target_link_options(protrain_flags INTERFACE -fsanitize=${PROTRAIN_SANITIZE})
 endif()
-find_program(PROTRAIN_MOLD mold)
-if(PROTRAIN_MOLD)
-  # Without RELRO: mold 1.10 lets it begin with a .tbss that ends before the page of the segment, and where that lies on
-  # the page before, the loader refuses the program.
-  target_link_options(protrain_flags INTERFACE -fuse-ld=mold -Wl,-z,norelro)
-endif()
 
 # CUDA: compiled whenever a compiler is there, also on machines without a GPU.
 set(PROTRAIN_CUDA OFF)

@@ -109,11 +109,11 @@ endfunction()
 # One precompiled header for all LibTorch code.
 function(protrain_precompile target)
   if(NOT TARGET protrain_pch)
-    file(WRITE ${CMAKE_BINARY_DIR}/pch.cpp "")
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/pch.cpp CONTENT "")
     add_library(protrain_pch STATIC ${CMAKE_BINARY_DIR}/pch.cpp)
     target_link_libraries(protrain_pch PUBLIC protrain_flags protrain_torch)
-    target_precompile_headers(protrain_pch PRIVATE
-      $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/src/tensor/precompiled.h>)
+    # Named as the include path finds it: the compiler cache serves clones in other folders too.
+    target_precompile_headers(protrain_pch PRIVATE $<$<COMPILE_LANGUAGE:CXX>:<tensor/precompiled.h$<ANGLE-R>>)
   endif()
   target_precompile_headers(${target} REUSE_FROM protrain_pch)
 endfunction()

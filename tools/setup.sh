@@ -20,7 +20,7 @@ if [ "${1:-}" != "--print" ]; then
       dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok' || missing+=("$package")
     done
   else
-    for tool in cmake ninja ccache mold clang-format-19 clang-tidy-19; do
+    for tool in cmake ninja ccache clang-format-19 clang-tidy-19; do
       command -v $tool >/dev/null || missing+=("$tool")
     done
   fi

@@ -9,8 +9,7 @@ cd "$top"
 mode=${1:-test}
 "$top/tools/setup.sh" > /dev/null
 venv=$("$top/tools/setup.sh" --print)
-cache=${PROTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/protrain}
-export CCACHE_DIR=$cache/ccache CCACHE_MAXSIZE=5G OMP_WAIT_POLICY=passive PYTHONPATH=$top/python HF_HUB_OFFLINE=1
+export OMP_WAIT_POLICY=passive PYTHONPATH=$top/python HF_HUB_OFFLINE=1
 export PROTRAIN_TEST_FULL=$([ "$mode" = full ] && echo 1 || echo 0)
 # The whole matrices are for the release build; sanitizers see what `test` runs.
 unit_minutes=8 test_seconds=300

@@ -8,6 +8,7 @@ import threading
 import time
 
 CALLER = "PROTRAIN_CALLER"  # process id of the `protrain train` that waits for this process
+KEY = "PROTRAIN_KEY"  # "train_file" or "validation_file": whose files it prepares
 _KEYS = {
     "--append-bos": "append_bos",
     "--no-eos": "add_eos: false",
@@ -25,6 +26,12 @@ class Terminated(BaseException):
 def named(option: str) -> str:
     """How the user spells this option: as a word of this command, or as a key of the training configuration."""
     return _KEYS.get(option, option) if CALLER in os.environ else option
+
+
+def nothing_left(files: str) -> str:
+    key = os.environ.get(KEY, "") if CALLER in os.environ else ""
+    purpose = "evaluate with" if key == "validation_file" else "train on"
+    return f"{key}{key and ': '}{files}: no sample is left to {purpose}"
 
 
 def _raise(*_) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .caller import Terminated, end_cleanly, named
+from .caller import Terminated, end_cleanly, named, nothing_left
 from .errors import CONFIG, DATA, FILES, INTERRUPTED, TERMINATED, BadRecord, CommandError
 from .forms import FORMS, detect_form, messages_of, text_of, tokens_of
 from .records import Record, expand_inputs, read_records
@@ -152,7 +152,7 @@ def _write(args: argparse.Namespace, paths: list[Path], tokenizer: Tokenizer | N
         left_out = _describe_left_out(preparation.counts)
         if writer.samples == 0:
             names = ", ".join(map(str, paths[:3])) + (", ..." if len(paths) > 3 else "")
-            raise CommandError(DATA, f"{names}: no sample is left to train on{left_out}")
+            raise CommandError(DATA, nothing_left(names) + left_out)
         writer.finish(
             {
                 "sources": [{"name": str(path), "bytes": path.stat().st_size} for path in paths],

@@ -124,7 +124,8 @@ def training(rows: dict, prediction: dict) -> dict:
         tokens, expected = number(row.get("step_tokens")), number(row.get("predicted_step_seconds"))
         return tokens / expected if tokens and expected and expected > 0 else None
 
-    errors = [[row["step"], error(row)] for row in train]
+    logged = line("step_error", forecasts)  # medians, as the log has them
+    errors = logged or [[row["step"], error(row)] for row in train]
     raw = {
         "loss": line("loss"),
         "eval_loss": line("eval_loss", evaluations),
@@ -180,5 +181,6 @@ def training(rows: dict, prediction: dict) -> dict:
         "predicted_tokens_per_second": median(expected) if expected else None,
         "device_peak_bytes": max((value for _, value in raw["device_peak_bytes"] if value is not None), default=None),
         "host_peak_bytes": max((value for _, value in raw["host_peak_bytes"] if value is not None), default=None),
+        "logged_errors": thin(logged, _TABLE_ROWS),
         "lane_errors": {lane: thin(points, _TABLE_ROWS) for lane, points in lane_errors.items()},
     }

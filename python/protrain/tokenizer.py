@@ -21,7 +21,8 @@ PLAIN_TEMPLATE = (
     "{% else %}{{ '### Instruction:\\n' + message['content'] + '\\n\\n' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}"
 )
-# What a tokenizer's entries can lie in. Without any, the library may make an empty tokenizer and say nothing.
+# What a tokenizer's entries can lie in, as src/train/prepare_data.cpp has it. Without any, the library may make an empty
+# tokenizer and say nothing.
 _VOCABULARY_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model", "*.tiktoken")
 # Longer texts are tokenised in parts and so many characters a call, so that memory does not grow with a document: while
 # they work, the tokenizers library holds some 200 bytes a token, against 8 in what is kept.

@@ -26,12 +26,8 @@ const json* ConfigReader::find(const std::string& key) const {
 }
 
 std::string ConfigReader::shown(const std::string& key) const {
-  constexpr std::size_t kMost = 60;  // characters; a message is one line
   const auto at = tree_->find(key);
-  if (at == tree_->end()) return "absent";
-  std::string value = at->dump(-1, ' ', true, json::error_handler_t::replace);
-  if (value.size() > kMost) value = value.substr(0, kMost) + "...";
-  return value;
+  return at == tree_->end() ? "absent" : protrain::shown(*at);
 }
 
 void ConfigReader::wrong(const std::string& key, const std::string& should_be) const {

@@ -112,13 +112,18 @@ class SpecBuilder {
   ModelSpec spec_;
 };
 
-// Whatever decides a layer's code or shapes stands in it.
+// Whatever decides a block's code or shapes stands in its trace; the last number has a digit for each thing that is
+// there or not.
 std::string layer_trace(const Architecture& arch, std::int64_t layer) {
-  return fmt::format("layer {} h{} q{} k{} d{} f{} w{}", static_cast<int>(arch.family), arch.hidden, arch.heads,
-                     arch.kv_heads, arch.head_dim, arch.ffn, arch.window[static_cast<std::size_t>(layer)]);
+  return fmt::format("layer {} h{} q{} k{} d{} f{} w{} a{} {:d}{:d}{:d}{:d}{:d}{:d}", static_cast<int>(arch.family),
+                     arch.hidden, arch.heads, arch.kv_heads, arch.head_dim, arch.ffn,
+                     arch.window[static_cast<std::size_t>(layer)], static_cast<int>(arch.activation), arch.qkv_bias,
+                     arch.output_bias, arch.mlp_bias, arch.qk_norm, arch.norm_before, arch.residual_dropout > 0);
 }
 std::string edge_trace(const Architecture& arch, const char* kind) {
-  return fmt::format("{} {} h{} v{}", kind, static_cast<int>(arch.family), arch.hidden, arch.vocabulary);
+  return fmt::format("{} {} h{} v{} e{} p{} {:d}{:d}{:d}", kind, static_cast<int>(arch.family), arch.hidden,
+                     arch.vocabulary, arch.embedding_width, arch.rotary ? 0 : arch.max_positions, arch.tied,
+                     arch.final_norm, arch.embedding_dropout > 0);
 }
 
 ModelSpec make_gpt2(const Architecture& arch) {

@@ -165,6 +165,23 @@ TEST(ModelSpec, TracesDifferWhereWindowsDo) {
   EXPECT_NE(spec.blocks[2].trace, spec.blocks[3].trace);
 }
 
+TEST(ModelSpec, TracesDifferWhereAnOperatorIsThereOrNot) {
+  const Architecture plain = parse_architecture(kGpt2, "config.json");
+  const ModelSpec spec = make_spec(plain);
+  const auto expect_other = [&](std::size_t block, const auto& change) {
+    Architecture changed = plain;
+    change(changed);
+    EXPECT_NE(make_spec(changed).blocks[block].trace, spec.blocks[block].trace) << block;
+  };
+  expect_other(0, [](Architecture& a) { a.embedding_dropout = a.embedding_dropout > 0 ? 0 : 0.1; });
+  expect_other(0, [](Architecture& a) { a.max_positions += 1; });
+  expect_other(1, [](Architecture& a) { a.residual_dropout = a.residual_dropout > 0 ? 0 : 0.1; });
+  expect_other(1, [](Architecture& a) { a.qkv_bias = !a.qkv_bias; });
+  expect_other(1, [](Architecture& a) { a.mlp_bias = !a.mlp_bias; });
+  expect_other(1, [](Architecture& a) { a.activation = MlpActivation::kRelu; });
+  expect_other(spec.blocks.size() - 1, [](Architecture& a) { a.tied = !a.tied; });
+}
+
 void expect_frequencies(const RopeTable& table, const std::vector<double>& expected) {
   const std::vector<std::size_t> at{0, 1, 20, 30, 31, 32, 40, 63};
   for (std::size_t i = 0; i < at.size(); ++i) {

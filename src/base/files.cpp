@@ -192,6 +192,13 @@ void Files::write_text(const fs::path& path, std::string_view text, bool sync) {
   file->close();
 }
 
+std::string folder_fault(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) return {};
+  return status.type() == fs::file_type::none ? "cannot be looked at: " + error.message() : "is not a folder";
+}
+
 Files& real_files() {
   static PosixFiles* const files = new PosixFiles;
   return *files;

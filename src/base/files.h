@@ -48,4 +48,8 @@ class Files {
 
 Files& real_files();  // POSIX; lives for the process
 
+// Empty where `path` is a folder; else what to say after its name. Never an error of the system's: names that are too
+// long, links in a loop and folders that may not be entered are such faults too.
+std::string folder_fault(const std::filesystem::path&);
+
 }  // namespace protrain

@@ -89,6 +89,20 @@ TEST_F(RealFiles, ErrorsNamePathAndReason) {
   EXPECT_NE(message_of([&] { files_.sync_directory(root_ / "none"); }), "no error");
 }
 
+TEST_F(RealFiles, WhatIsNoFolderOrCannotBeLookedAtIsSaid) {
+  files_.write_text(root_ / "file", "", false);
+  fs::create_directory_symlink(root_, root_ / "link");
+  fs::create_symlink("loop", root_ / "loop");
+  EXPECT_EQ(folder_fault(root_), "");
+  EXPECT_EQ(folder_fault(root_ / "link"), "");
+  EXPECT_EQ(folder_fault(""), "is not a folder");
+  EXPECT_EQ(folder_fault(root_ / "none"), "is not a folder");
+  EXPECT_EQ(folder_fault(root_ / "file"), "is not a folder");
+  EXPECT_EQ(folder_fault(root_ / "file" / "below"), "is not a folder");
+  EXPECT_EQ(folder_fault(root_ / "loop" / "below"), "cannot be looked at: Too many levels of symbolic links");
+  EXPECT_EQ(folder_fault(root_ / std::string(5000, 'a')), "cannot be looked at: File name too long");
+}
+
 TEST_F(RealFiles, AFullDiskIsReportedByTheWrite) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "the system has no /dev/full";
   const auto file = files_.create("/dev/full");

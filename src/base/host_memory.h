@@ -9,7 +9,7 @@ namespace protrain {
 struct HostMemory {
   Bytes resident = 0;  // now
   Bytes unfiled = 0;   // of that, not pages of files: RssAnon + RssShmem
-  Bytes peak = 0;      // largest of `resident` since the start or restart_peak()
+  Bytes peak = 0;      // largest of `resident`, so with pages of files, since the start or restart_peak()
 };
 HostMemory host_memory(const std::filesystem::path& root = "/");  // root: where proc/ is, for tests
 // `peak` begins anew: so that a run's is of its plan, and not of what the machine was measured with. Advice only.

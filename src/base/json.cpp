@@ -8,6 +8,8 @@
 namespace protrain {
 namespace {
 
+constexpr int kDeepest = 256;
+
 std::int64_t line_of(std::string_view text, std::size_t byte) {
   const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(byte, text.size()));
   return 1 + std::count(text.begin(), end, '\n');
@@ -27,7 +29,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& file, ExitCo
   using Event = nlohmann::json::parse_event_t;
   std::vector<std::set<std::string>> keys;  // of the objects that are open now
   std::string duplicate;
-  const auto watch = [&](int, Event event, nlohmann::json& value) {
+  const auto watch = [&](int depth, Event event, nlohmann::json& value) {
+    if (depth > kDeepest) fail(code, "{}: nested more than {} levels deep", file, kDeepest);
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(value.get_ref<const std::string&>()).second && duplicate.empty()) {
@@ -43,8 +46,15 @@ nlohmann::json parse_json(std::string_view text, const std::string& file, ExitCo
   } catch (const nlohmann::json::out_of_range& error) {
     fail(code, "{}: not JSON ({})", file, error.what());
   }
-  if (!duplicate.empty()) fail(code, "{}: key \"{}\" appears twice in one object; keep one of them", file, duplicate);
+  if (!duplicate.empty())
+    fail(code, "{}: key {} appears twice in one object; keep one of them", file, shown(duplicate));
   return tree;
+}
+
+std::string shown(const nlohmann::json& value) {
+  constexpr std::size_t kMost = 60;
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
 }  // namespace protrain

@@ -9,7 +9,11 @@
 
 namespace protrain {
 
-// Strict JSON; a key that appears twice in one object is an error too. Throws Error(code): "FILE:LINE: not JSON (why)".
+// Strict JSON, at most 256 levels deep (trees are walked by recursion); a key that appears twice in one object is an
+// error too. Throws Error(code): "FILE:LINE: not JSON (why)".
 nlohmann::json parse_json(std::string_view text, const std::string& file, ExitCode code);
+
+// A value for a message: JSON on one line, in ASCII, its first 60 characters.
+std::string shown(const nlohmann::json&);
 
 }  // namespace protrain

@@ -42,5 +42,17 @@ TEST(Json, ATextOfAMillionBracketsIsAnErrorAndNoOverflow) {
   EXPECT_NE(message_of(std::string(1000000, '[')), "accepted");
 }
 
+TEST(Json, ATreeTooDeepToWalkIsRefused) {
+  const auto nested = [](std::size_t levels) { return std::string(levels, '[') + std::string(levels, ']'); };
+  EXPECT_EQ(message_of(nested(200)), "accepted");
+  EXPECT_EQ(message_of(nested(100000)), "config.json: nested more than 256 levels deep");
+}
+
+TEST(Json, AMessageShowsTheBeginningOfAValue) {
+  EXPECT_EQ(shown({{"a", {1, "x\n"}}}), R"({"a":[1,"x\n"]})");
+  EXPECT_EQ(shown("\xff"), R"("\ufffd")");
+  EXPECT_EQ(shown(std::string(100000, 'x')), '"' + std::string(59, 'x') + "...");
+}
+
 }  // namespace
 }  // namespace protrain

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <set>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/commit_mark.h"
 
@@ -20,15 +21,17 @@ fs::path hidden(const fs::path& checkpoint, std::string_view suffix) {
   return checkpoint.parent_path() / fmt::format(".{}{}", checkpoint.filename().string(), suffix);
 }
 
-std::optional<std::int64_t> step_of(std::string_view name) {
-  if (!name.starts_with(kName)) return std::nullopt;
-  name.remove_prefix(kName.size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size() || name.empty() || step < 0) return std::nullopt;
-  if (name.size() > 1 && name.front() == '0') return std::nullopt;  // not how a step is written
-  return step;
+std::optional<std::int64_t> number_after(std::string_view prefix, std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc() || end != name.data() + name.size() || name.empty() || number < 0) return std::nullopt;
+  if (name.size() > 1 && name.front() == '0') return std::nullopt;  // not how a number is written
+  return number;
 }
+
+std::optional<std::int64_t> step_of(std::string_view name) { return number_after(kName, name); }
 
 // The step of ".checkpoint-<step><suffix>".
 std::optional<std::int64_t> hidden_step(std::string_view name, std::string_view suffix) {
@@ -36,8 +39,23 @@ std::optional<std::int64_t> hidden_step(std::string_view name, std::string_view 
   return step_of(name.substr(1, name.size() - suffix.size() - 1));
 }
 
+// ".checkpoint-<step>.removed", with or without "-<n>".
+bool is_removed(std::string_view name) {
+  const std::size_t at = name.find(kRemoved);
+  if (at == std::string_view::npos) return false;
+  const std::size_t end = at + kRemoved.size();
+  return hidden_step(name.substr(0, end), kRemoved) && (end == name.size() || number_after("-", name.substr(end)));
+}
+
 bool committed(Files& files, const fs::path& folder) {
-  return files.exists(folder) && commit_fault(files, folder).empty();
+  return files.exists(folder) && check_commit(files, folder).commit == Commit::kWhole;
+}
+
+fs::path free_name(Files& files, const fs::path& base) {
+  for (int i = 1;; ++i) {
+    fs::path path = base.string() + fmt::format("-{}", i);
+    if (!files.exists(path)) return path;
+  }
 }
 
 void rename_synced(Files& files, const fs::path& from, const fs::path& to) {
@@ -45,14 +63,56 @@ void rename_synced(Files& files, const fs::path& from, const fs::path& to) {
   files.sync_directory(to.parent_path());
 }
 
+template <typename Removal>
+void or_warn(Removal removal) try {
+  removal();
+} catch (const Error& error) {
+  log::warning("what is no longer needed could not be removed: {}; the next save tries again", error.what());
+}
+
+// An Error only while the folder still counts.
+void discard(Files& files, const fs::path& folder, const fs::path& checkpoint) {
+  fs::path removed = hidden(checkpoint, kRemoved);
+  if (files.exists(removed)) removed = free_name(files, removed);
+  rename_synced(files, folder, removed);
+  or_warn([&] { files.remove_all(removed); });
+}
+
+// Under a name that does not count.
+fs::path keep(Files& files, const fs::path& folder, const fs::path& checkpoint) {
+  fs::path kept = free_name(files, checkpoint.string() + ".set-aside");
+  files.rename(folder, kept);
+  return kept;
+}
+
+// Another program's, damaged, or not to be read.
+void make_way(Files& files, const fs::path& folder, const fs::path& checkpoint) {
+  const fs::path kept = keep(files, folder, checkpoint);
+  files.sync_directory(kept.parent_path());
+  log::warning("{}: not known to be a complete checkpoint; it is kept as {}", folder.string(), kept.string());
+}
+
+void warn_unknown(const fs::path& folder, const std::string& fault) {
+  log::warning("{} stays: whether it is a complete checkpoint cannot be told: {}", folder.string(), fault);
+}
+
+// A partial or replaced one.
+void settle_one(Files& files, const fs::path& folder, const fs::path& checkpoint) {
+  const bool superseded = files.exists(checkpoint);
+  const CommitCheck check = superseded ? CommitCheck{} : check_commit(files, folder);
+  if (superseded || check.commit == Commit::kNone) {
+    or_warn([&] { discard(files, folder, checkpoint); });
+  } else if (check.commit == Commit::kWhole) {
+    rename_synced(files, folder, checkpoint);
+  } else {
+    warn_unknown(folder, check.fault);
+  }
+}
+
 }  // namespace
 
 fs::path checkpoint_path(const fs::path& output_dir, std::int64_t step) {
   return output_dir / fmt::format("{}{}", kName, step);
-}
-
-fs::path partial_path(const fs::path& output_dir, std::int64_t step) {
-  return hidden(checkpoint_path(output_dir, step), kPartial);
 }
 
 std::optional<fs::path> committed_folder(Files& files, const fs::path& checkpoint) {
@@ -93,22 +153,33 @@ std::vector<std::int64_t> named_steps(Files& files, const fs::path& output_dir) 
 
 void settle(Files& files, const fs::path& output_dir) {
   bool changed = false;
+  // Names are sorted, so a whole partial takes the place before the one that it replaces is looked at.
   for (const std::string& name : files.list(output_dir)) {
     const fs::path folder = output_dir / name;
-    for (const std::string_view suffix : {kPartial, kReplaced, kRemoved}) {
-      const std::optional<std::int64_t> step = hidden_step(name, suffix);
-      if (!step) continue;
-      const fs::path checkpoint = checkpoint_path(output_dir, *step);
-      // Names are sorted, so a whole partial takes the place before the one that it replaces is looked at.
-      if (suffix != kRemoved && !files.exists(checkpoint) && committed(files, folder)) {
-        rename_synced(files, folder, checkpoint);
-      } else {
-        files.remove_all(folder);
-        changed = true;
-      }
-    }
+    std::optional<std::int64_t> step = hidden_step(name, kPartial);
+    if (!step) step = hidden_step(name, kReplaced);
+    if (step) settle_one(files, folder, checkpoint_path(output_dir, *step));
+    const bool removed = is_removed(name);
+    if (removed) or_warn([&] { files.remove_all(folder); });
+    changed |= step || removed;
   }
   if (changed) files.sync_directory(output_dir);
+}
+
+fs::path make_partial(Files& files, const fs::path& output_dir, std::int64_t step) {
+  const fs::path checkpoint = checkpoint_path(output_dir, step);
+  fs::path partial = hidden(checkpoint, kPartial);
+  if (files.exists(partial)) make_way(files, partial, checkpoint);  // settle() had to leave it
+  files.make_directories(partial);
+  return partial;
+}
+
+void drop_partial(Files& files, const fs::path& output_dir, std::int64_t step) {
+  const fs::path partial = hidden(checkpoint_path(output_dir, step), kPartial);
+  if (!files.exists(partial)) return;
+  const CommitCheck check = check_commit(files, partial);
+  if (check.commit == Commit::kNone) or_warn([&] { files.remove_all(partial); });
+  if (check.commit == Commit::kUnknown) warn_unknown(partial, check.fault);
 }
 
 void promote(Files& files, const fs::path& output_dir, std::int64_t step) {
@@ -119,31 +190,22 @@ void promote(Files& files, const fs::path& output_dir, std::int64_t step) {
     old = committed(files, checkpoint);
     if (old) {
       rename_synced(files, checkpoint, replaced);
-    } else {  // another program's, or damaged
-      const fs::path kept = set_aside(files, output_dir, step);
-      files.sync_directory(output_dir);
-      log::warning("{}: no complete checkpoint; it is kept as {}", checkpoint.string(), kept.string());
+    } else {
+      make_way(files, checkpoint, checkpoint);
     }
   }
   rename_synced(files, hidden(checkpoint, kPartial), checkpoint);
-  if (old) files.remove_all(replaced);
+  if (old) or_warn([&] { discard(files, replaced, checkpoint); });
 }
 
 fs::path set_aside(Files& files, const fs::path& output_dir, std::int64_t step) {
   const fs::path checkpoint = checkpoint_path(output_dir, step);
-  for (int i = 1;; ++i) {
-    fs::path to = checkpoint.string() + fmt::format(".set-aside-{}", i);
-    if (files.exists(to)) continue;
-    files.rename(checkpoint, to);
-    return to;
-  }
+  return keep(files, checkpoint, checkpoint);
 }
 
 void remove_checkpoint(Files& files, const fs::path& output_dir, std::int64_t step) {
   const fs::path checkpoint = checkpoint_path(output_dir, step);
-  const fs::path removed = hidden(checkpoint, kRemoved);
-  rename_synced(files, checkpoint, removed);
-  files.remove_all(removed);
+  discard(files, checkpoint, checkpoint);
 }
 
 }  // namespace protrain

@@ -4,8 +4,10 @@
 // Note [Checkpoint folders]: a save is made in ".checkpoint-<step>.partial" and renamed to "checkpoint-<step>" when its
 // commit mark is on the disk. An older folder of that name first becomes ".checkpoint-<step>.replaced"; one that is to
 // go becomes ".checkpoint-<step>.removed" before its files go. So at every moment each committed state has a name under
-// which it is whole, and folders that are going do not count. settle() makes good what a death left behind. A folder
-// that is neither to count nor to go is kept as "checkpoint-<step>.set-aside-<n>". Not thread-safe.
+// which it is whole, and folders that are going do not count. settle() makes good what a death left behind. What cannot
+// be removed costs only space: a warning, and the next settle() tries again, while ".removed-<n>" is the name of more.
+// A folder that is neither to count nor to go, or that cannot be read, is kept as "checkpoint-<step>.set-aside-<n>".
+// Not thread-safe.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -17,7 +19,6 @@
 namespace protrain {
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, std::int64_t step);
-std::filesystem::path partial_path(const std::filesystem::path& output_dir, std::int64_t step);
 
 // The committed folder that stands for `checkpoint`: itself, or what a death while it was being replaced left of it.
 std::optional<std::filesystem::path> committed_folder(Files&, const std::filesystem::path& checkpoint);
@@ -27,7 +28,10 @@ std::vector<std::int64_t> committed_steps(Files&, const std::filesystem::path& o
 // Steps with a folder "checkpoint-<step>", committed or not, ascending.
 std::vector<std::int64_t> named_steps(Files&, const std::filesystem::path& output_dir);
 
-void settle(Files&, const std::filesystem::path& output_dir);                      // before a save
+void settle(Files&, const std::filesystem::path& output_dir);  // before a save
+std::filesystem::path make_partial(Files&, const std::filesystem::path& output_dir, std::int64_t step);  // empty
+// Gives the room back after a failure; a committed one stays.
+void drop_partial(Files&, const std::filesystem::path& output_dir, std::int64_t step);
 void promote(Files&, const std::filesystem::path& output_dir, std::int64_t step);  // committed partial -> its name
 // Keeps checkpoint-<step> under a name that does not count, which is returned. Sync output_dir after it.
 std::filesystem::path set_aside(Files&, const std::filesystem::path& output_dir, std::int64_t step);

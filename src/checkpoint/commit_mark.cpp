@@ -4,7 +4,10 @@
 #include <fmt/core.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <charconv>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -33,23 +36,16 @@ T parsed(std::string_view text, int base) {
   return value;
 }
 
-struct Mark {
-  std::string fault;
-  std::map<std::string, FileDigest> files;
-};
+using Mark = std::map<std::string, FileDigest>;
 
-Mark read_mark(Files& files, const fs::path& folder) {
-  const fs::path path = folder / kCommitFile;
-  const auto damaged = [&] { return Mark{.fault = fmt::format("{} is damaged", path.string()), .files = {}}; };
-  if (!files.exists(path)) {
-    return {.fault = fmt::format("{} is missing: its save did not finish", path.string()), .files = {}};
-  }
-  if (files.open(path)->size() > kLongestMark) return damaged();
+// Nothing when it is damaged.
+std::optional<Mark> read_mark(Files& files, const fs::path& path) {
+  if (files.open(path)->size() > kLongestMark) return std::nullopt;
   const std::string text = files.read_text(path);
   const std::size_t last = text.rfind(kDigest);
   if (!text.starts_with(kFirstLine) || last == std::string::npos ||
       text.substr(last) != digest_line(std::string_view(text).substr(0, last))) {
-    return damaged();
+    return std::nullopt;
   }
   // The last line vouches for the form of those before it.
   Mark mark;
@@ -62,7 +58,7 @@ Mark read_mark(Files& files, const fs::path& folder) {
     digest.bytes = parsed<Bytes>(lines.substr(0, space), 10);
     digest.high = parsed<std::uint64_t>(lines.substr(space + 1, kHexDigits), 16);
     digest.low = parsed<std::uint64_t>(lines.substr(space + 1 + kHexDigits, kHexDigits), 16);
-    mark.files.emplace(lines.substr(name, end - name), digest);
+    mark.emplace(lines.substr(name, end - name), digest);
     lines.remove_prefix(end + 1);
   }
   return mark;
@@ -89,19 +85,25 @@ void write_commit_mark(Files& files, const fs::path& folder, const std::map<std:
   files.sync_directory(folder);
 }
 
-std::string commit_fault(Files& files, const fs::path& folder) try {
-  const Mark mark = read_mark(files, folder);
-  if (!mark.fault.empty()) return mark.fault;
-  for (const auto& [name, digest] : mark.files) {
+CommitCheck check_commit(Files& files, const fs::path& folder) try {
+  const auto none = [](std::string fault) { return CommitCheck{Commit::kNone, std::move(fault)}; };
+  // Not exists(), which takes what it cannot look at for missing.
+  const std::vector<std::string> names = files.list(folder);
+  const auto has = [&](const std::string& name) { return std::ranges::binary_search(names, name); };
+  const fs::path path = folder / kCommitFile;
+  if (!has(kCommitFile)) return none(fmt::format("{} is missing: its save did not finish", path.string()));
+  const std::optional<Mark> mark = read_mark(files, path);
+  if (!mark) return none(fmt::format("{} is damaged", path.string()));
+  for (const auto& [name, digest] : *mark) {
     const fs::path file = folder / name;
-    if (!files.exists(file)) return fmt::format("{} is missing", file.string());
+    if (!has(name)) return none(fmt::format("{} is missing", file.string()));
     if (const Bytes found = files.open(file)->size(); found != digest.bytes) {
-      return fmt::format("{} has {} bytes, {} were saved", file.string(), found, digest.bytes);
+      return none(fmt::format("{} has {} bytes, {} were saved", file.string(), found, digest.bytes));
     }
   }
   return {};
 } catch (const Error& error) {
-  return error.what();
+  return {Commit::kUnknown, error.what()};
 }
 
 void check_saved(Files& files, const fs::path& folder) {
@@ -110,13 +112,15 @@ void check_saved(Files& files, const fs::path& folder) {
   const bool ours = marked || files.exists(folder / kFirstMomentFile) || files.exists(folder / kSecondMomentFile) ||
                     is_state_of_ours(files, folder / kTrainerStateFile);
   if (!ours) return;
-  if (const std::string fault = commit_fault(files, folder); !fault.empty()) {
+  if (const std::string fault = check_commit(files, folder).fault; !fault.empty()) {
     fail(ExitCode::kFiles, "{}: not a complete checkpoint: {}; give another checkpoint", folder.string(), fault);
   }
 }
 
 std::map<std::string, FileDigest> committed_files(Files& files, const fs::path& folder) {
-  return read_mark(files, folder).files;
+  const fs::path path = folder / kCommitFile;
+  if (!files.exists(path)) return {};
+  return read_mark(files, path).value_or(Mark{});
 }
 
 }  // namespace protrain

@@ -1,6 +1,7 @@
 // The mark that makes a checkpoint folder count: written last, it lists every file with its size and digest. Not
 // thread-safe.
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -14,15 +15,23 @@ namespace protrain {
 // synced before.
 void write_commit_mark(Files&, const std::filesystem::path& folder, const std::map<std::string, FileDigest>& digests);
 
-// Empty when the folder has a mark that is whole and every file in it is there with its size; else why not, in one
-// line. Reads no content: that is VerifyingFiles' part.
-std::string commit_fault(Files&, const std::filesystem::path& folder);
+enum class Commit : std::uint8_t {
+  kWhole,    // the mark is whole, and every file in it is there with its size
+  kNone,     // no mark, a damaged one, or other files than it says
+  kUnknown,  // the system could not say: what lies there may be whole, so nobody may remove it for this
+};
+struct CommitCheck {
+  Commit commit = Commit::kWhole;
+  std::string fault;  // why it is not whole, in one line
+};
+// Of a folder that is there. Reads no content: that is VerifyingFiles' part.
+CommitCheck check_commit(Files&, const std::filesystem::path& folder);
 
 // Before a model is read out of `folder`. Error(kFiles) naming what is missing when it is a training checkpoint of this
 // program whose save did not finish, or that lost files since. Of any other folder nothing.
 void check_saved(Files&, const std::filesystem::path& folder);
 
-// What the mark says, of a folder without a commit_fault.
+// What the mark says; nothing where there is none, or a damaged one.
 std::map<std::string, FileDigest> committed_files(Files&, const std::filesystem::path& folder);
 
 }  // namespace protrain

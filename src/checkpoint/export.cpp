@@ -134,12 +134,13 @@ void export_model(Files& files, const ChunkStore& store, const std::string& conf
     files.write_text(to / (std::string(kIndexFile) + kPartial), index_text(weight_map, total_bytes), options.sync);
     written.insert(kIndexFile);
   }
+  files.write_text(to / (std::string(kConfigFile) + kPartial), config, options.sync);
+  written.insert(kConfigFile);
   for (const std::string& name : written) files.rename(to / (name + kPartial), to / name);
   for (const std::string& name : files.list(to)) {
     if (is_weight_file(name) && !written.contains(name)) files.remove_all(to / name);
   }
 
-  files.write_text(to / kConfigFile, config, options.sync);
   if (source && files.exists(*source) && !same_folder(*source, to)) {
     for (const std::string& name : files.list(*source)) {
       if (!is_companion(name)) continue;

@@ -200,5 +200,29 @@ TEST_F(Export, AnExportThatFailsLeavesTheModelThatWasThere) {
   EXPECT_EQ(text("model.safetensors"), before);
 }
 
+TEST_F(Export, AnExportThatFailsOrDiesLeavesTheConfigThatWasThereWhole) {
+  TestStore store(test_spec(false), DType::kF32);
+  store.randomize(1);
+  write(*store, {});
+  const std::string old_config = R"({"x": "the only one"})", new_config = text("config.json");
+  for (const FileFaultKind kind : {FileFaultKind::kNoSpace, FileFaultKind::kDie}) {
+    int failed = 0;
+    for (std::int64_t at = 1;; ++at) {
+      fs::remove_all(to());
+      real_files().make_directories(to());
+      real_files().write_text(to() / "config.json", old_config, false);
+      FaultyFiles files(real_files(), {.kind = kind, .at = at, .throw_death = true});
+      try {
+        export_model(files, *store, kConfig, {}, to(), {});
+        break;
+      } catch (const std::exception&) {
+        ++failed;
+      }
+      EXPECT_THAT(text("config.json"), testing::AnyOf(old_config, new_config)) << "operation " << at;
+    }
+    EXPECT_GE(failed, 5);
+  }
+}
+
 }  // namespace
 }  // namespace protrain

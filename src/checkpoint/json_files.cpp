@@ -31,14 +31,14 @@ const json& member(const json& tree, const char* key, const std::string& file) {
 std::int64_t whole_number(const json& tree, const char* key, const std::string& file) {
   const json& value = member(tree, key, file);
   if (!value.is_number_integer() || value.get<std::int64_t>() < 0) {
-    fail(ExitCode::kFiles, "{}: '{}' is {}, must be a whole number of at least 0", file, key, value.dump());
+    fail(ExitCode::kFiles, "{}: '{}' is {}, must be a whole number of at least 0", file, key, shown(value));
   }
   return value.get<std::int64_t>();
 }
 
 std::string text_value(const json& tree, const char* key, const std::string& file) {
   const json& value = member(tree, key, file);
-  if (!value.is_string()) fail(ExitCode::kFiles, "{}: '{}' is {}, must be text", file, key, value.dump());
+  if (!value.is_string()) fail(ExitCode::kFiles, "{}: '{}' is {}, must be text", file, key, shown(value));
   return value.get<std::string>();
 }
 
@@ -53,7 +53,7 @@ std::map<std::string, std::string> parse_index(const std::string& text, const st
     const std::string value = shard.is_string() ? shard.get<std::string>() : std::string();
     if (value.empty() || value == "." || value == ".." || value.find('/') != std::string::npos ||
         value.find('\0') != std::string::npos) {
-      fail(ExitCode::kFiles, "{}: tensor '{}': {} is not the name of a file in this folder", file, name, shard.dump());
+      fail(ExitCode::kFiles, "{}: tensor '{}': {} is not the name of a file in this folder", file, name, shown(shard));
     }
     map.emplace(name, value);
   }

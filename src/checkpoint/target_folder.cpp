@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <vector>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_folders.h"
@@ -19,7 +20,7 @@ bool is_weights(const std::string& name) { return is_weight_file(name) || is_oth
 
 template <typename Predicate>
 std::optional<std::string> first_name(Files& files, const fs::path& folder, Predicate matches) {
-  if (!fs::is_directory(folder)) return std::nullopt;
+  if (!folder_fault(folder).empty()) return std::nullopt;
   for (const std::string& name : files.list(folder)) {
     if (matches(name)) return name;
   }
@@ -47,7 +48,7 @@ bool has_live_run(const fs::path& folder) {
 // A model in a checkpoint would be taken for its files, and go with it.
 void refuse_inside_run(Files& files, const char* command, const fs::path& to) {
   std::error_code unknown;
-  const fs::path full = fs::weakly_canonical(fs::absolute(to), unknown);
+  const fs::path full = fs::weakly_canonical(fs::absolute(to, unknown), unknown);
   for (fs::path folder = full.parent_path(); folder.has_relative_path(); folder = folder.parent_path()) {
     const bool checkpoint = files.exists(folder / kCommitFile);
     if (!checkpoint && !has_live_run(folder)) continue;
@@ -65,7 +66,7 @@ std::optional<std::string> weight_file_in(Files& files, const fs::path& folder) 
 std::optional<std::string> model_file_in(Files& files, const fs::path& folder) {
   // The most telling first.
   if (auto weights = weight_file_in(files, folder)) return weights;
-  if (!fs::is_directory(folder)) return std::nullopt;
+  if (!folder_fault(folder).empty()) return std::nullopt;
   if (auto run = run_file_in(files, folder)) return run;
   return first_name(files, folder, [](const std::string& name) { return name == kConfigFile || is_companion(name); });
 }
@@ -74,9 +75,9 @@ void check_model_target(Files& files, const char* command, const fs::path& from,
   refuse_inside_run(files, command, to);
   std::error_code absent;
   const fs::file_status status = fs::status(to, absent);
-  if (!fs::exists(status)) return;
-  if (!fs::is_directory(status)) {
-    fail(ExitCode::kConfig, "{}: {} is a file; give a folder to write to", command, to.string());
+  if (status.type() == fs::file_type::not_found) return;
+  if (const std::string fault = folder_fault(to); !fault.empty()) {
+    fail(ExitCode::kConfig, "{}: {} {}; give a folder to write to", command, to.string(), fault);
   }
   if (const auto run = run_file_in(files, to)) {
     fail(ExitCode::kConfig, "{}: {} is of a training run (it holds {}); give another folder", command, to.string(),
@@ -89,8 +90,18 @@ void check_model_target(Files& files, const char* command, const fs::path& from,
        command, to.string(), *found);
 }
 
-void make_target_folder(Files& files, const char* what, const fs::path& folder) try {
+void make_synced_folder(Files& files, const fs::path& folder) {
+  std::vector<fs::path> holders;                                           // of the new names
+  fs::path level = folder.has_filename() ? folder : folder.parent_path();  // "out/"
+  for (; !level.empty() && !files.exists(level); level = level.parent_path()) {
+    holders.push_back(level.has_parent_path() ? level.parent_path() : ".");
+  }
   files.make_directories(folder);
+  for (const fs::path& holder : holders) files.sync_directory(holder);
+}
+
+void make_target_folder(Files& files, const char* what, const fs::path& folder) try {
+  make_synced_folder(files, folder);
 } catch (const Error& error) {
   fail(ExitCode::kConfig, "{}: {}; give a folder that can be made", what, error.what());
 }

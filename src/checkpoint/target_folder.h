@@ -22,7 +22,9 @@ std::optional<std::string> weight_file_in(Files&, const std::filesystem::path& f
 void check_model_target(Files&, const char* command, const std::filesystem::path& from, const std::filesystem::path& to,
                         bool overwrite);
 
-// Makes the folder that `what` (a key or a command) names. Error(kConfig) when the system refuses.
+// Makes the folder with its parents, and every new name is on the disk.
+void make_synced_folder(Files&, const std::filesystem::path& folder);
+// The same for the folder that `what` (a key or a command) names. Error(kConfig) when the system refuses.
 void make_target_folder(Files&, const char* what, const std::filesystem::path& folder);
 
 }  // namespace protrain

@@ -15,6 +15,7 @@
 #include "checkpoint/folder_names.h"
 #include "checkpoint/json_files.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/target_folder.h"
 #include "optimizer/adamw.h"
 
 namespace protrain {
@@ -224,10 +225,22 @@ TrainingState restore(Files& files, const fs::path& folder, ChunkStore& store) {
   return std::move(trainer.state);
 }
 
-// All but the `keep_last` newest; the one just saved always stays. It is committed, so a failure here costs only space.
+bool resumable(Files& files, const fs::path& committed) {
+  return committed_files(files, committed).contains(kFirstMomentFile);
+}
+
+// All but the `keep_last` newest; the one just saved always stays, and so does the newest that can be resumed from. The
+// save is committed, so a failure here costs only space.
 void remove_old(Files& files, const fs::path& output_dir, std::int64_t saved, int keep_last) try {
   std::vector<std::int64_t> others = committed_steps(files, output_dir);
   std::erase(others, saved);
+  if (!resumable(files, checkpoint_path(output_dir, saved))) {
+    const auto found = std::find_if(others.rbegin(), others.rend(), [&](std::int64_t step) {
+      const std::optional<fs::path> folder = committed_folder(files, checkpoint_path(output_dir, step));
+      return folder && resumable(files, *folder);
+    });
+    if (found != others.rend()) std::erase(others, *found);
+  }
   const auto stay = static_cast<std::size_t>(keep_last) - 1;
   for (std::size_t i = 0; i + stay < others.size(); ++i) remove_checkpoint(files, output_dir, others[i]);
 } catch (const Error& error) {
@@ -239,21 +252,16 @@ void remove_old(Files& files, const fs::path& output_dir, std::int64_t saved, in
 fs::path save_checkpoint(Files& files, const ChunkStore& store, const TrainingState& state,
                          const std::string& config_json, const std::optional<fs::path>& source,
                          const fs::path& output_dir, const SaveOptions& options) {
-  const fs::path partial = partial_path(output_dir, state.step);
   try {
-    if (!files.exists(output_dir)) {
-      files.make_directories(output_dir);
-      files.sync_directory(fs::absolute(output_dir).lexically_normal().parent_path());
-    }
+    make_synced_folder(files, output_dir);
     settle(files, output_dir);
-    files.make_directories(partial);
+    const fs::path partial = make_partial(files, output_dir, state.step);
     write_all(files, store, state, config_json, source, partial, options);
     promote(files, output_dir, state.step);
   } catch (const Error& error) {
     std::string kept = "there is no earlier one";
     try {
-      // Room for what comes next; a committed partial (its renaming failed) stays.
-      if (files.exists(partial) && !commit_fault(files, partial).empty()) files.remove_all(partial);
+      drop_partial(files, output_dir, state.step);
       if (const auto newest = newest_checkpoint(files, output_dir)) kept = newest->string() + " is kept";
     } catch (const Error&) {
       kept = "earlier ones are kept";
@@ -273,16 +281,23 @@ std::optional<fs::path> newest_checkpoint(Files& files, const fs::path& output_d
 
 FoundCheckpoints find_checkpoints(Files& files, const fs::path& output_dir) {
   FoundCheckpoints found;
-  std::vector<std::int64_t> steps = committed_steps(files, output_dir);
+  std::vector<fs::path> models;  // without the optimizer's state
+  const std::vector<std::int64_t> steps = committed_steps(files, output_dir);
+  std::int64_t newest = steps.empty() ? -1 : steps.back();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (auto folder = committed_folder(files, checkpoint_path(output_dir, *step))) {
-      found.complete.push_back(*std::move(folder));
-    }
+    std::optional<fs::path> folder = committed_folder(files, checkpoint_path(output_dir, *step));
+    if (!folder) continue;
+    const bool whole = resumable(files, *folder);
+    if (whole && found.complete.empty()) newest = *step;
+    (whole ? found.complete : models).push_back(*std::move(folder));
   }
+  if (found.complete.empty()) found.complete = std::move(models);
   const std::vector<std::int64_t> named = named_steps(files, output_dir);
-  const std::int64_t newest = steps.empty() ? -1 : steps.back();
   for (auto step = named.rbegin(); step != named.rend() && *step > newest; ++step) {
-    found.faults.push_back(commit_fault(files, checkpoint_path(output_dir, *step)));
+    const fs::path checkpoint = checkpoint_path(output_dir, *step);
+    const CommitCheck check = check_commit(files, checkpoint);
+    const bool model = check.commit == Commit::kWhole;
+    found.faults.push_back(model ? checkpoint.string() + " holds the model alone (save_only_model)" : check.fault);
   }
   return found;
 }
@@ -300,7 +315,7 @@ fs::path complete_folder(Files& files, const fs::path& checkpoint) {
   if (std::optional<fs::path> folder = committed_folder(files, checkpoint)) return *std::move(folder);
   if (!files.exists(checkpoint)) fail(ExitCode::kFiles, "{}: no such checkpoint", checkpoint.string());
   throw DamagedCheckpoint(
-      fmt::format("{}: not a complete checkpoint: {}", checkpoint.string(), commit_fault(files, checkpoint)));
+      fmt::format("{}: not a complete checkpoint: {}", checkpoint.string(), check_commit(files, checkpoint).fault));
 }
 
 }  // namespace

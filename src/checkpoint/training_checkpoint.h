@@ -20,7 +20,7 @@ struct TrainingState {
 };
 
 struct SaveOptions {
-  int keep_last = 0;        // save_total_limit; 0 = all
+  int keep_last = 0;        // save_total_limit; 0 = all. The newest that can be resumed from stays besides
   bool model_only = false;  // no optimizer state: it cannot be resumed from
   ExportOptions model;
 };
@@ -37,8 +37,10 @@ std::optional<std::filesystem::path> newest_checkpoint(Files&, const std::filesy
 
 // What output_dir holds, by marks and sizes alone.
 struct FoundCheckpoints {
-  std::vector<std::filesystem::path> complete;  // newest first
-  std::vector<std::string> faults;              // of those newer than all complete ones, newest first, a line each
+  // Newest first; those of the model alone only where there are no others.
+  std::vector<std::filesystem::path> complete;
+  // Why those newer than all of these are passed over, newest first, a line each.
+  std::vector<std::string> faults;
 };
 FoundCheckpoints find_checkpoints(Files&, const std::filesystem::path& output_dir);
 

@@ -11,12 +11,11 @@
 #include <set>
 
 #include "base/faulty_files.h"
-#include "base/log.h"
 #include "checkpoint/commit_mark.h"
 #include "checkpoint/digest_files.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/target_folder.h"
-#include "checkpoint/test_store.h"
+#include "checkpoint/test_checkpoint.h"
 
 namespace protrain {
 namespace {
@@ -25,29 +24,6 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr const char* kConfig = R"({"model_type": "llama"})";
-
-class TrainingCheckpoint : public testing::Test {
- protected:
-  fs::path save(TestStore& store, std::int64_t step, int keep_last = 0, DType dtype = DType::kBf16) {
-    SaveOptions options;
-    options.keep_last = keep_last;
-    options.model.dtype = dtype;
-    const TrainingState state{
-        .step = step, .applied_updates = step - 1, .data_fingerprint = ~std::uint64_t{5}, .extra_json = kExtra};
-    return save_checkpoint(real_files(), *store, state, kConfig, {}, folder_.path(), options);
-  }
-  TrainingState load(const fs::path& path, TestStore& store) { return load_checkpoint(real_files(), path, *store); }
-  std::string load_fault(const fs::path& path, const ModelSpec& spec = test_spec(false)) {
-    TestStore store(spec, DType::kBf16);
-    return error_of(ExitCode::kFiles, [&] { load(path, store); });
-  }
-  std::vector<std::string> names() { return real_files().list(folder_.path()); }
-
-  static constexpr const char* kExtra = R"({"loss":0.1234567890123456789,"list":[1,{"b":2,"a":null}]})";
-  TemporaryFolder folder_;
-};
 
 TEST_F(TrainingCheckpoint, AModelIsNotReadOutOfASaveThatIsNotWhole) {
   TestStore store(test_spec(false), DType::kBf16);
@@ -83,6 +59,22 @@ TEST_F(TrainingCheckpoint, NoModelIsWrittenInsideACheckpointOrALiveRun) {
   EXPECT_THAT(error_of(ExitCode::kConfig, [&] { check(folder_.path() / "hf"); }), HasSubstr("a run that is going on"));
   close(lock);
   EXPECT_NO_THROW(check(folder_.path() / "hf"));
+}
+
+TEST_F(TrainingCheckpoint, AModelsFolderThatCannotBeLookedAtIsRefused) {
+  fs::create_symlink("loop", folder_.path() / "loop");
+  real_files().write_text(folder_.path() / "file", "", false);
+  const std::map<fs::path, std::string> faults = {
+      {folder_.path() / "loop", "Too many levels of symbolic links; give a folder to write to"},
+      {folder_.path() / std::string(5000, 'a'), "File name too long; give a folder to write to"},
+      {folder_.path() / "file", "is not a folder; give a folder to write to"},
+  };
+  for (const auto& [to, fault] : faults) {
+    const auto check = [&] { check_model_target(real_files(), "export", folder_.path(), to, false); };
+    EXPECT_THAT(error_of(ExitCode::kConfig, check), HasSubstr(fault));
+    EXPECT_FALSE(weight_file_in(real_files(), to));
+    EXPECT_FALSE(model_file_in(real_files(), to));
+  }
 }
 
 TEST_F(TrainingCheckpoint, EveryBitComesBackWhateverChunksDtypesAndTies) {
@@ -129,12 +121,8 @@ TEST_F(TrainingCheckpoint, TheModelInsideLoadsAsAModelFolder) {
   TestStore saved(spec, DType::kBf16);
   saved.randomize(3);
   const fs::path path = save(saved, 3);
-  std::string warnings;
-  log::set_sink([&](log::Level, const std::string& line) { warnings += line; });
   TestStore loaded(spec, DType::kF32);
-  ModelFolder(real_files(), path, spec).load(*loaded);
-  log::set_sink({});
-  EXPECT_EQ(warnings, "");
+  EXPECT_EQ(warnings_of([&] { ModelFolder(real_files(), path, spec).load(*loaded); }), "");
 }
 
 TEST_F(TrainingCheckpoint, TheNewestCommittedOneIsFound) {
@@ -372,6 +360,52 @@ TEST_F(TrainingCheckpoint, ACheckpointOfTheModelAloneIsAModelButNotAPlaceToResum
   EXPECT_THAT(load_fault(path), AllOf(HasSubstr("checkpoint-5"), HasSubstr("save_only_model")));
   ModelFolder(real_files(), path, spec).load(*loaded);
   EXPECT_EQ(newest_checkpoint(real_files(), folder_.path()), path);
+}
+
+TEST_F(TrainingCheckpoint, TheNewestThatCanBeResumedFromOutlivesModelsAlone) {
+  TestStore store(test_spec(false), DType::kBf16);
+  store.randomize(4);
+  save(store, 40);
+  save(store, 50);
+  save_model(store, 60, 1);
+  EXPECT_THAT(names(), ElementsAre("checkpoint-50", "checkpoint-60"));
+  save_model(store, 70, 1);
+  EXPECT_THAT(names(), ElementsAre("checkpoint-50", "checkpoint-70"));
+  save(store, 80, 1);
+  EXPECT_THAT(names(), ElementsAre("checkpoint-80"));
+}
+
+TEST_F(TrainingCheckpoint, ModelsAloneArePassedOverWhereThereIsAPlaceToResume) {
+  TestStore store(test_spec(false), DType::kBf16);
+  store.randomize(4);
+  const fs::path first = save_model(store, 10, 0), second = save_model(store, 20, 0);
+  FoundCheckpoints found = find_checkpoints(real_files(), folder_.path());
+  EXPECT_THAT(found.complete, ElementsAre(second, first)) << "for the refusal that names one";
+  EXPECT_TRUE(found.faults.empty());
+
+  const fs::path third = save(store, 15);
+  fs::remove(save(store, 17) / "COMMITTED");
+  found = find_checkpoints(real_files(), folder_.path());
+  EXPECT_THAT(found.complete, ElementsAre(third));
+  EXPECT_THAT(found.faults,
+              ElementsAre(HasSubstr("checkpoint-20 holds the model alone"), HasSubstr("checkpoint-17/COMMITTED")));
+}
+
+TEST_F(TrainingCheckpoint, EachNewLevelOfAFolderIsOnTheDisk) {
+  const fs::path top = folder_.path() / "a", folder = top / "b" / "c" / "";
+  FaultyFiles counting(real_files(), {});
+  make_target_folder(counting, "output_dir", folder);
+  EXPECT_EQ(counting.operations(), 4);
+  make_target_folder(counting, "output_dir", folder);
+  EXPECT_EQ(counting.operations(), 5) << "nothing new, nothing to sync";
+  fs::remove_all(top);
+  FaultyFiles files(real_files(), {.kind = FileFaultKind::kDie, .at = 5, .drop_unsynced = true, .throw_death = true});
+  make_target_folder(files, "output_dir", folder);
+  EXPECT_THROW(files.make_directories(top / "next"), FileDeath);
+  EXPECT_TRUE(fs::is_directory(folder));
+  const fs::path relative = fs::relative(top) / "d" / ".." / "e";
+  make_target_folder(real_files(), "output_dir", relative);
+  EXPECT_TRUE(fs::is_directory(top / "e"));
 }
 
 TEST_F(TrainingCheckpoint, AnotherModelsShapeIsRefusedNamingATensor) {

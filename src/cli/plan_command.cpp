@@ -131,7 +131,7 @@ std::string plan_help() {
          "                        and bytes are estimates then. Without it and --profile: this machine, measured\n"
          "  --profile FILE        what protrain profile wrote, of this or another machine\n"
          "  --device-memory SIZE  how much there is: 24GiB (a limit within it: --device_memory_limit)\n"
-         "  --host-memory SIZE\n"
+         "  --host-memory SIZE    what a run may take of the host's; train leaves a 32nd of it to the system\n"
          "  --h2d, --d2h GB/s     how fast the link is each way: 15.8\n"
          "  --disk GB/s           noted; no plan uses a disk yet\n"
          "  --gpus N              1; several come later\n"

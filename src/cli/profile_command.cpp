@@ -63,9 +63,13 @@ int profile_command(const std::vector<std::string>& words) {
   if (!parent.empty() && !files.exists(parent)) {
     fail(ExitCode::kConfig, "--output: {}: there is no folder {}", arguments.output, parent.string());
   }
-  std::error_code ignored;  // what cannot be looked at is refused where it is written
-  if (std::filesystem::is_directory(arguments.output, ignored)) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(arguments.output, error);
+  if (std::filesystem::is_directory(status)) {
     fail(ExitCode::kConfig, "--output: {} is a folder; give a file", arguments.output);
+  }
+  if (status.type() == std::filesystem::file_type::none) {
+    fail(ExitCode::kConfig, "--output: {}: {}; give a file that can be written", arguments.output, error.message());
   }
   const ProfiledRun run =
       profile_run(files, config, arguments.refresh, [](const std::string& line) { log::info("{}", line); });

@@ -240,8 +240,8 @@ std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const TokenFile> 
   check_options(options);
   RowIndex index = index_rows(*tokens, options);
   if (index.rows() == 0) {
-    fail(ExitCode::kData, "{}: none of its {} samples has a supervised token within cutoff_len {}: nothing to train on",
-         file, tokens->samples(), options.cutoff_len);
+    fail(ExitCode::kData, "{}: none of its {} samples has a supervised token within cutoff_len {}", file,
+         tokens->samples(), options.cutoff_len);
   }
   const std::int64_t row_tokens = longest_bucket(options.cutoff_len, index.longest_row);
   const std::int64_t micro_batch = std::min(options.micro_batch, index.rows());

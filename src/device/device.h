@@ -82,9 +82,9 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;
   virtual Bytes capacity() const = 0;  // bytes that an arena may take now
-  // Once a tier, 2 MiB aligned, zero on the host; Error(kDoesNotFit) if refused. On cuda, kPinned has its exact size:
-  // anonymous huge pages, touched by the cores of all allowed NUMA nodes in turn, then registered with the device;
-  // kPageable is the same without registering. On cpu, host pages come when they are first touched.
+  // Once a tier, aligned to kAlignment (host: 2 MiB, zero); Error(kDoesNotFit) if refused. On cuda, kPinned has its
+  // exact size: anonymous huge pages, touched by the cores of all allowed NUMA nodes in turn, then registered with the
+  // device; kPageable is the same without registering. On cpu, host pages come when they are first touched.
   virtual std::byte* arena(Tier, Bytes) = 0;
   virtual std::unique_ptr<Stream> stream(std::string_view lane) = 0;
   // make_host_stream() for this lane, with this device's faults.

@@ -115,7 +115,6 @@ Arena::~Arena() {
 
 Tier Arena::tier() const { return state_->tier; }
 Bytes Arena::bytes() const { return state_->bytes; }
-bool Arena::poisons() const { return state_->poison; }
 
 std::byte* Arena::at(const Range& range) const {
   state_->check_inside(range);

@@ -29,7 +29,6 @@ class Arena {
 
   Tier tier() const;
   Bytes bytes() const;
-  bool poisons() const;
   std::byte* at(const Range&) const;  // of this tier, inside it
 
   // The range (it starts at a multiple of kAlignment; 0 bytes: nothing happens) is in use from here on / no longer.

@@ -1,9 +1,10 @@
+#include "plan/layout.h"
+
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "base/error.h"
-#include "plan/plan.h"
 
 namespace protrain {
 
@@ -11,7 +12,9 @@ namespace {
 
 constexpr std::size_t kTiers = 4;
 
-const Layout::Entry* search(const Layout& layout, Region region, Id index) {
+}  // namespace
+
+const Layout::Entry* find_entry(const Layout& layout, Region region, Id index) {
   const auto found = std::lower_bound(layout.entries.begin(), layout.entries.end(), std::pair(region, index),
                                       [](const Layout::Entry& entry, const std::pair<Region, Id>& wanted) {
                                         return std::pair(entry.region, entry.index) < wanted;
@@ -20,15 +23,13 @@ const Layout::Entry* search(const Layout& layout, Region region, Id index) {
   return &*found;
 }
 
-}  // namespace
-
 Range Layout::find(Region region, Id index) const {
-  const Entry* entry = search(*this, region, index);
+  const Entry* entry = find_entry(*this, region, index);
   PROTRAIN_CHECK(entry != nullptr, "the layout has no {} {}", region_name(region), index);
   return entry->range;
 }
 
-bool Layout::contains(Region region, Id index) const { return search(*this, region, index) != nullptr; }
+bool Layout::contains(Region region, Id index) const { return find_entry(*this, region, index) != nullptr; }
 
 Bytes Layout::bytes(Tier tier) const {
   Bytes most = 0;

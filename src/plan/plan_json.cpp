@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <utility>
 
+#include "base/edit_distance.h"
 #include "base/error.h"
 #include "base/json.h"
 
@@ -21,20 +21,6 @@ constexpr int kMostOfNumber = 1'000'000'000;
 constexpr Bytes kMostBytes = 9'000'000'000'000'000'000;
 constexpr std::string_view kCountKeys[] = {"n_swap", "n_keep_light", "n_recompute", "n_recompute_host",
                                            "swap_interval"};
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 template <typename Names>
 std::string_view nearest(std::string_view text, const Names& names) {
@@ -87,7 +73,7 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(std::string_view key, const json& value, std::string_view right) const {
-    fail(ExitCode::kConfig, "{}: {}: {}, must be {}", file_, key, value.dump(), right);
+    fail(ExitCode::kConfig, "{}: {}: {}, must be {}", file_, key, shown(value), right);
   }
 
   template <typename Names>
@@ -96,7 +82,7 @@ class Reader {
       if (std::find(std::begin(known), std::end(known), key) != std::end(known)) continue;
       const std::string_view near = nearest(key, known);
       const bool meant = edit_distance(key, near) <= 1 + key.size() / 3;
-      fail(ExitCode::kConfig, "{}: unknown key '{}{}'; {}", file_, prefix, key,
+      fail(ExitCode::kConfig, "{}: unknown key '{}{:.80}'; {}", file_, prefix, key,
            meant ? fmt::format("did you mean '{}{}'?", prefix, near)
                  : fmt::format("known are {}", fmt::join(known, ", ")));
     }
@@ -120,7 +106,9 @@ class Reader {
                value.get<std::uint64_t>() <= std::uint64_t{kMostBytes}) {
       return value.get<Bytes>();
     }
-    refuse(key, value, fmt::format("a whole number, 1 to {}, or one with a unit (\"64MiB\")", kMostBytes));
+    refuse(
+        key, value,
+        fmt::format("a whole number, 1 to {}, or a size such as 64MiB, 24GB or 1TiB (the largest unit)", kMostBytes));
   }
 
   int number(std::string_view key, int least, int otherwise) const {

@@ -106,8 +106,9 @@ TEST(PlanJson, RefusesWhatItDoesNotUnderstandNamingFileKeyAndValue) {
   EXPECT_THAT(error_of(R"({"chunk_bytes": "much"})"), HasSubstr("chunk_bytes: \"much\""));
   EXPECT_THAT(error_of(R"({"chunk_bytes": "0.4"})"), HasSubstr("chunk_bytes: \"0.4\""));
   for (const char* bytes : {"9000000000000000001", "\"9000000000000000001\"", "0"}) {
-    EXPECT_THAT(error_of(fmt::format("{{\"chunk_bytes\": {}}}", bytes)),
-                HasSubstr(fmt::format("chunk_bytes: {}, must be a whole number, 1 to 9000000000000000000, or", bytes)));
+    EXPECT_THAT(
+        error_of(fmt::format("{{\"chunk_bytes\": {}}}", bytes)),
+        HasSubstr(fmt::format("chunk_bytes: {}, must be a whole number, 1 to 9000000000000000000, or a size", bytes)));
   }
   EXPECT_THAT(error_of(R"({"chunk_bytes": 18446744073709551615})"), HasSubstr("chunk_bytes: 1844"));
   EXPECT_THAT(error_of(R"({"activation": ["keep"]})"), HasSubstr("3 layers (or 5 blocks"));

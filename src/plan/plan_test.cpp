@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "plan/test_model.h"
+#include "plan/validate.h"
 
 namespace protrain {
 namespace {
@@ -191,6 +192,21 @@ TEST(Plan, IsRefusedForARunThatNothingCanRun) {
   ModelSpec bounded = spec;
   bounded.max_positions = 15;
   EXPECT_THAT(refusal(bounded, [](RunShape&) {}), HasSubstr("16 tokens, but this model takes at most 15"));
+}
+
+TEST(Plan, IsRefusedByLayersForMoreMicroBatchesThanPlanningCanHold) {
+  const ModelSpec spec = small_model();  // 5 blocks
+  const auto refusal = [&](Order order, std::int64_t accumulation) {
+    return error_of([&] {
+      validate(spec, make_chunks(spec, kOneLayer, DType::kF32), small_run(DType::kF32, accumulation), streamed(order));
+    });
+  };
+  EXPECT_EQ(most_accumulation(spec, Order::kLayer), 2'400);
+  EXPECT_EQ(refusal(Order::kLayer, 2'400), "");
+  EXPECT_EQ(refusal(Order::kMicroBatch, 2'401), "");
+  EXPECT_THAT(refusal(Order::kLayer, 2'401),
+              HasSubstr("order layer with gradient_accumulation_steps 2401, must be at most 2400 for a model of 5"));
+  EXPECT_EQ(most_accumulation(layers(20'000), Order::kLayer), 1);
 }
 
 TEST(Addresses, StackWhatStaysAndLendTheRest) {

@@ -1,7 +1,8 @@
+#include "plan/validate.h"
+
 #include <algorithm>
 
 #include "base/error.h"
-#include "plan/plan.h"
 
 namespace protrain {
 
@@ -9,6 +10,8 @@ namespace {
 
 // Of one step: planning holds each of them.
 constexpr std::int64_t kMostBlockCalls = 200'000;
+// In kLayer order, where each has regions of its own: packing them takes time and memory by the square.
+constexpr std::int64_t kMostBlockCallsByLayer = 12'000;
 
 void check_shapes(const ModelSpec& spec, const std::vector<BatchShape>& shapes, std::string_view use) {
   for (const BatchShape& shape : shapes) {
@@ -32,12 +35,11 @@ void check_run(const ModelSpec& spec, const RunShape& shape) {
   if (shape.accumulation < 1) {
     fail(ExitCode::kConfig, "gradient_accumulation_steps: {}, must be at least 1", shape.accumulation);
   }
-  const auto blocks = static_cast<std::int64_t>(spec.blocks.size());
-  if (const std::int64_t most = std::max<std::int64_t>(1, kMostBlockCalls / blocks); shape.accumulation > most) {
+  if (const std::int64_t most = most_accumulation(spec, Order::kMicroBatch); shape.accumulation > most) {
     fail(ExitCode::kConfig,
          "gradient_accumulation_steps: {}, must be at most {} for a model of {} blocks: a step has {} block calls "
          "at most (more rows a micro-batch, or a smaller train_batch_size)",
-         shape.accumulation, most, blocks, kMostBlockCalls);
+         shape.accumulation, most, spec.blocks.size(), kMostBlockCalls);
   }
   if (shape.eval_micro_batches < 1) {
     fail(ExitCode::kConfig, "evaluation micro-batches: {}, must be at least 1", shape.eval_micro_batches);
@@ -98,13 +100,28 @@ void check_slots(const ModelSpec& spec, const std::vector<Chunk>& chunks, const 
   }
 }
 
+void check_order(const ModelSpec& spec, const RunShape& shape, Order order) {
+  const std::int64_t most = most_accumulation(spec, order);
+  if (order != Order::kLayer || shape.accumulation <= most) return;
+  fail(ExitCode::kConfig,
+       "plan: order layer with gradient_accumulation_steps {}, must be at most {} for a model of {} blocks: by layers, "
+       "planning holds {} block calls at most (order: micro_batch, or more rows a micro-batch)",
+       shape.accumulation, most, spec.blocks.size(), kMostBlockCallsByLayer);
+}
+
 }  // namespace
+
+std::int64_t most_accumulation(const ModelSpec& spec, Order order) {
+  const std::int64_t calls = order == Order::kLayer ? kMostBlockCallsByLayer : kMostBlockCalls;
+  return std::max<std::int64_t>(1, calls / static_cast<std::int64_t>(spec.blocks.size()));
+}
 
 void validate(const ModelSpec& spec, const std::vector<Chunk>& chunks, const RunShape& shape, const Plan& plan) {
   PROTRAIN_CHECK(spec.blocks.size() >= 2 && spec.blocks.front().kind == BlockKind::kEmbedding &&
                      spec.blocks.back().kind == BlockKind::kHead,
                  "a model is an embedding, layers and a head");
   check_run(spec, shape);
+  check_order(spec, shape, plan.order);
   if (plan.schema != 2) fail(ExitCode::kConfig, "plan: schema {}, this program reads schema 2", plan.schema);
   if (plan.chunk_bytes < 1) fail(ExitCode::kConfig, "plan: chunk_bytes {}, must be at least 1", plan.chunk_bytes);
   if (plan.activation.size() != spec.blocks.size()) {

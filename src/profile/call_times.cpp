@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 #include "profile/stopwatch.h"
 
 namespace protrain::profile {

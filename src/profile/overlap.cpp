@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 
 namespace protrain::profile {
 namespace {

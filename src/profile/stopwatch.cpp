@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 
 namespace protrain::profile {
 namespace {
@@ -20,8 +21,6 @@ double time_piece(const Device& device, Stream& stream, const Work& work) {
 }
 
 }  // namespace
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 double median(std::vector<double> values) {
   PROTRAIN_CHECK(!values.empty(), "the median of nothing");

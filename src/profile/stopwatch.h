@@ -9,7 +9,6 @@
 namespace protrain::profile {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point);
 
 using Work = std::function<void(Stream&)>;  // issues one piece
 

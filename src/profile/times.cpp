@@ -8,6 +8,7 @@
 
 #include "base/cgroup.h"
 #include "base/error.h"
+#include "base/seconds_since.h"
 #include "profile/call_times.h"
 #include "profile/overlap.h"
 #include "profile/pinned_bytes.h"
@@ -269,7 +270,7 @@ class Measurement {
   OverlapPace overlap_pace(int windows) const {
     OverlapPace pace = pace_.overlap;
     if (device_.kind() == DeviceKind::kCpu) return pace;
-    const double left = options_.seconds - profile::seconds_since(begin_);
+    const double left = options_.seconds - seconds_since(begin_);
     const double share = std::clamp(left / (pace.warm + windows * (pace.settle + pace.window)), 0.1, 1.0);
     pace.settle *= share;
     pace.window *= share;

@@ -60,11 +60,12 @@ struct ChunkStore::State {
   std::vector<Cell> copies;              // by chunk: the version of its copy on the device
   bool pending = false;
   std::string lost;  // why; empty: they are not
-  std::unique_ptr<Stream> stream;
-  std::mutex mutex;  // one issuing thread at a time
+  Device& device;
+  std::unique_ptr<Stream> stream;  // null until it is used
+  std::mutex mutex;                // one issuing thread at a time
 
   State(const ModelSpec& spec_in, const std::vector<Chunk>& chunks_in, const Layout& layout_in, const RunShape& shape,
-        const Plan& plan, Device& device, const Arenas& arenas_in)
+        const Plan& plan, Device& device_in, const Arenas& arenas_in)
       : spec(spec_in),
         chunks(chunks_in),
         layout(layout_in),
@@ -74,7 +75,7 @@ struct ChunkStore::State {
         last_block(spec.parameters.size(), -1),
         versions(chunks.size()),
         copies(chunks.size()),
-        stream(device.stream("store")) {
+        device(device_in) {
     for (Id block = 0; block < static_cast<Id>(spec.blocks.size()); ++block) {
       for (const Id parameter : spec.blocks[block].parameters) last_block[parameter] = block;
     }
@@ -125,9 +126,20 @@ struct ChunkStore::State {
       });
       return;
     }
+    on_stream([&](Stream& own) { own.copy(to, from, range.bytes); });
+  }
+
+  // Returns when the work has ended. An error stays with its stream: the next work gets a new one.
+  void on_stream(const std::function<void(Stream&)>& work) {
     const std::lock_guard lock(mutex);
-    stream->copy(to, from, range.bytes);
-    stream->synchronize();
+    if (!stream) stream = device.stream("store");
+    try {
+      work(*stream);
+      stream->synchronize();
+    } catch (...) {
+      stream.reset();
+      throw;
+    }
   }
 
   void check_not_lost() const {
@@ -162,10 +174,6 @@ Range ChunkStore::home(Id chunk, Part part) const { return state_->state(chunk, 
 
 bool ChunkStore::has(Id chunk, Part part) const {
   return state_->layout.contains(Region::kState, chunk * kParts + static_cast<Id>(part));
-}
-
-Range ChunkStore::parameter(Id parameter, Part part) const {
-  return state_->elements(parameter, part, 0, state_->spec.parameters.at(parameter).elements());
 }
 
 void ChunkStore::read(Id parameter, Part part, std::int64_t first, std::int64_t count, std::byte* to) const {
@@ -225,20 +233,20 @@ void ChunkStore::write_master(Id parameter, std::int64_t first, std::int64_t cou
 
 void ChunkStore::zero_moments(ThreadPool* pool) {
   state_->check_readable();
-  const std::lock_guard lock(state_->mutex);
-  for (Id chunk = 0; chunk < static_cast<Id>(state_->chunks.size()); ++chunk) {
-    for (const Part part : {Part::kM, Part::kV}) {
-      const Range range = home(chunk, part);
-      if (range.tier == Tier::kDevice) {
-        state_->stream->zero(at(range), range.bytes);
-      } else {
-        over(pool, range.bytes, kGrainBytes, [&](std::int64_t begin, std::int64_t end) {
-          std::memset(at(range) + begin, 0, static_cast<std::size_t>(end - begin));
-        });
+  state_->on_stream([&](Stream& stream) {
+    for (Id chunk = 0; chunk < static_cast<Id>(state_->chunks.size()); ++chunk) {
+      for (const Part part : {Part::kM, Part::kV}) {
+        const Range range = home(chunk, part);
+        if (range.tier == Tier::kDevice) {
+          stream.zero(at(range), range.bytes);
+        } else {
+          over(pool, range.bytes, kGrainBytes, [&](std::int64_t begin, std::int64_t end) {
+            std::memset(at(range) + begin, 0, static_cast<std::size_t>(end - begin));
+          });
+        }
       }
     }
-  }
-  state_->stream->synchronize();
+  });
 }
 
 std::vector<ParameterBytes> ChunkStore::bind(Id block, bool first) const {

@@ -29,8 +29,6 @@ class ChunkStore {
   std::byte* at(const Range&) const;  // any tier
   Range home(Id chunk, Part) const;   // where the truth is: device or host, as the chunk's place says
   bool has(Id chunk, Part) const;
-  // Range of one parameter's part; its true elements only, no padding.
-  Range parameter(Id parameter, Part) const;
 
   // Host <-> the parameter's part, element [first, first + count): raw bytes of part_dtype. Staged, any size,
   // synchronous; with a pool, host bytes over its threads. Writing a weight of a kCpu chunk also writes its device

@@ -62,10 +62,25 @@ struct Executor::State {
     return *stream;
   }
 
+  // Before anything can fail: whoever settles after a failure reads these.
+  void reset_books(std::size_t tasks) {
+    started.assign(tasks, false);
+    completed.assign(tasks, false);
+  }
+
+  Event record_start() {
+    try {
+      Event start = stream(Lane::kCompute).record();
+      start.wait();  // or a task of another stream might begin before it
+      return start;
+    } catch (...) {
+      lanes[static_cast<std::size_t>(Lane::kCompute)].stream.reset();  // as in throw_first_error()
+      throw;
+    }
+  }
+
   void prepare(const Schedule& next, const RunOptions& wanted) {
     const auto count = static_cast<Id>(next.tasks.size());
-    started.assign(count, false);
-    completed.assign(count, false);
     for (LaneState& lane : lanes) lane.tasks.clear();
     for (Id id = 0; id < count; ++id) {
       const Task& task = next.tasks[id];
@@ -297,11 +312,9 @@ Stream& Executor::stream(Lane lane) { return state_->stream(lane); }
 
 RunResult Executor::run(const Schedule& schedule, const RunOptions& options) {
   State& state = *state_;
+  state.reset_books(schedule.tasks.size());
   Event start;
-  if (options.trace) {
-    start = state.stream(Lane::kCompute).record();
-    start.wait();  // or a task of another stream might begin before it
-  }
+  if (options.trace) start = state.record_start();
   state.prepare(schedule, options);
   state.changed.notify_all();
   state.run_lane(Lane::kCompute);

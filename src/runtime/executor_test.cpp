@@ -204,6 +204,29 @@ TEST(Executor, ReportsTheFirstTaskInTheTotalOrderWhenAnAsynchronousErrorSpreads)
   EXPECT_EQ(to, 1u);
 }
 
+TEST(Executor, HasTheBooksOfThePresentRunAlsoWhenItFailsBeforeItsFirstTask) {
+  DeviceFaults faults;
+  faults.lanes = {"compute"};
+  faults.fail_copy = 1;
+  const auto device = make_faulty_device(make_cpu_device(), faults);
+  Runner runner([](const Task&, Stream&) {});
+  Executor executor(*device, table_of(runner));
+  Schedule one;
+  one.tasks = {task_on(Lane::kCompute, "task")};
+  executor.run(one);
+  ASSERT_EQ(executor.completed(), std::vector<bool>(1, true));
+
+  std::byte from{1}, to{0};
+  executor.stream(Lane::kCompute).copy(&to, &from, 1);
+  RunOptions traced;
+  traced.trace = true;
+  const Schedule longer = chain();
+  EXPECT_THROW(executor.run(longer, traced), Error);
+  EXPECT_EQ(executor.started(), std::vector<bool>(longer.tasks.size(), false));
+  EXPECT_EQ(executor.completed(), std::vector<bool>(longer.tasks.size(), false));
+  EXPECT_EQ(executor.run(longer, traced).timeline.spans.size(), longer.tasks.size());  // on a new stream
+}
+
 TEST(Executor, NeverAbandonsOnceAnUpdateMayHaveBegun) {
   const auto device = make_cpu_device();
   Schedule schedule;

@@ -136,7 +136,7 @@ void expect_recovery(const RigOptions& options, const Spoil& spoil) {
     const auto step = [&](const RunOptions& run) {
       return rig.runner->step(rig.train_request(1, second.micro_batches), inputs_of(second, 1, max_norm), run);
     };
-    spoil(step);
+    spoil(rig, step);
     EXPECT_EQ(rig.store->pending(), rig.runner->pending());
     if (drained) {
       rig.runner->drain();
@@ -158,7 +158,7 @@ TEST(Pending, UpdatesSurviveAFaultAtAnyTask) {
   ASSERT_GT(tasks, 50);
   for (Id failing = 0; failing < tasks; ++failing) {
     SCOPED_TRACE(failing);
-    expect_recovery(kAway, [&](const auto& step) {
+    expect_recovery(kAway, [&](Rig&, const auto& step) {
       RunOptions run;
       run.before_task = [&](Id id, const Task&) {
         if (id == failing) fail(ExitCode::kData, "boom");
@@ -167,6 +167,22 @@ TEST(Pending, UpdatesSurviveAFaultAtAnyTask) {
     });
     if (HasFatalFailure()) return;
   }
+}
+
+class FailedWork : public EventState {
+ public:
+  bool ready() const override { return false; }
+  void wait() const override { fail(ExitCode::kData, "boom"); }
+};
+
+TEST(Pending, UpdatesSurviveATracedStepThatFailsBeforeItsFirstTask) {
+  expect_recovery(kAway, [](Rig& rig, const auto& step) {
+    rig.runner->executor().stream(Lane::kCompute).wait(Event(std::make_shared<FailedWork>()));
+    RunOptions traced;
+    traced.trace = true;
+    EXPECT_THROW(step(traced), Error);
+    EXPECT_TRUE(rig.runner->pending());
+  });
 }
 
 TEST(Pending, UpdatesSurviveAStepAbandonedAtAnyComputeTask) {
@@ -182,7 +198,7 @@ TEST(Pending, UpdatesSurviveAStepAbandonedAtAnyComputeTask) {
   ASSERT_GT(asked, 10);
   for (int at = 1; at <= asked; ++at) {
     SCOPED_TRACE(at);
-    expect_recovery(kAway, [&](const auto& step) {
+    expect_recovery(kAway, [&](Rig&, const auto& step) {
       int now = 0;
       RunOptions run;
       run.abandon = [&] { return ++now == at; };
@@ -215,7 +231,7 @@ TEST(Pending, UpdatesSurviveAnyFailedCopy) {
         options.faults.lanes = {lane};
         options.faults.fail_copy = failing;
         options.faults.longest_delay_seconds = delay;
-        expect_recovery(options, [&](const auto& step) { EXPECT_THROW(step(RunOptions{}), Error); });
+        expect_recovery(options, [&](Rig&, const auto& step) { EXPECT_THROW(step(RunOptions{}), Error); });
         if (HasFatalFailure()) return;
       }
     }

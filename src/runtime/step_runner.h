@@ -22,7 +22,7 @@ struct StepInputs {
   // All micro-batches of the step, one after the other, each batch_layout(shape).bytes apart: copied to batch_staging()
   // of the step's slot. Null: they are there already.
   const std::byte* host_batch = nullptr;
-  std::int64_t supervised_tokens = 0;  // of the whole step; 0: nothing runs, control.skip comes back set
+  std::int64_t supervised_tokens = 0;  // of the whole step; 0: kTrain runs nothing, control.skip comes back set
   std::uint64_t dropout_key = 0;       // seed and step, as in Context: blocks tell micro-batches apart by their index
   double learning_rate = 0;
   double weight_decay = 0;

@@ -1,9 +1,9 @@
 #include "schedule/expansion.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "plan/layout.h"
 
 namespace protrain {
 
@@ -18,15 +18,12 @@ Expansion::Expansion(const Facts& facts_in, const Layout& layout_in, const StepS
 
 std::optional<Touch> Expansion::touch(Region region, Id index, Bytes offset, Bytes bytes, bool writes,
                                       bool fresh) const {
-  const auto found = std::lower_bound(layout.entries.begin(), layout.entries.end(), std::pair(region, index),
-                                      [](const Layout::Entry& entry, const std::pair<Region, Id>& wanted) {
-                                        return std::pair(entry.region, entry.index) < wanted;
-                                      });
-  if (found == layout.entries.end() || found->region != region || found->index != index) {
+  const Layout::Entry* const found = find_entry(layout, region, index);
+  if (found == nullptr) {
     PROTRAIN_CHECK(bytes == 0, "the layout has no {} {}", region_name(region), index);
     return std::nullopt;
   }
-  return Touch{static_cast<std::size_t>(found - layout.entries.begin()), offset, bytes, writes, fresh};
+  return Touch{static_cast<std::size_t>(found - layout.entries.data()), offset, bytes, writes, fresh};
 }
 
 Touch Expansion::part(Region region, Id index, Bytes offset, Bytes bytes, bool writes, bool fresh) const {

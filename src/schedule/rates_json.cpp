@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 constexpr std::string_view kPasses[] = {"forward", "forward_keep", "backward"};  // as Pass
 constexpr std::string_view kCallKeys[] = {"trace",      "pass",        "light",  "rows",
                                           "row_tokens", "max_samples", "packed", "training"};
@@ -95,7 +95,7 @@ class Reader {
       : object_(object), file_(file), path_(std::move(path)) {
     if (!object.is_object()) {
       fail(ExitCode::kConfig, "{}: {}: {}, must be a JSON object", file_, path_.empty() ? "a profile" : path_,
-           brief(object));
+           shown(object));
     }
   }
 
@@ -165,17 +165,12 @@ class Reader {
   }
 
   [[noreturn]] void refuse(std::string_view key, std::string_view right) const {
-    fail(ExitCode::kConfig, "{}: {}: {}, must be {}", file_, named(key), brief(object_.at(std::string(key))), right);
+    fail(ExitCode::kConfig, "{}: {}: {}, must be {}", file_, named(key), shown(object_.at(std::string(key))), right);
   }
 
  private:
   std::string named(std::string_view key) const {
     return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
-  }
-  static std::string brief(const json& value) {
-    constexpr std::size_t kMost = 60;
-    std::string text = value.dump();
-    return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
   }
 
   const json& object_;
@@ -197,6 +192,14 @@ CallKey read_key(const Reader& call) {
   key.shape.packed = call.flag("packed");
   key.training = call.flag("training");
   return key;
+}
+
+DType read_compute(const Reader& root) {
+  const std::string name = root.text("compute_dtype");
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    if (name == transformers_name(compute)) return compute;
+  }
+  root.refuse("compute_dtype", "float32 or bfloat16");
 }
 
 Profile read_memory(const Reader& root) {
@@ -275,6 +278,8 @@ std::string profile_json(const StoredProfile& profile) {
   root["schema"] = kSchema;
   root["key"] = profile.key;
   root["machine"] = profile.machine;
+  root["compute_dtype"] = transformers_name(profile.compute);
+  root["outside_bytes"] = profile.outside;
   root["rates"] = written(profile.rates);
   root["memory"] = std::move(memory);
   return root.dump(1) + "\n";
@@ -287,10 +292,13 @@ StoredProfile parse_profile(const std::string& text, const std::string& file) {
   if (root.whole("schema", 0) != kSchema) {
     root.refuse("schema", fmt::format("{}: this program reads no other", kSchema));
   }
-  root.know(std::initializer_list<std::string_view>{"schema", "key", "machine", "rates", "memory"});
+  root.know(std::initializer_list<std::string_view>{"schema", "key", "machine", "compute_dtype", "outside_bytes",
+                                                    "rates", "memory"});
   StoredProfile profile;
   profile.key = root.text("key", "");
   profile.machine = root.text("machine");
+  profile.compute = read_compute(root);
+  profile.outside = root.whole("outside_bytes", 0);
   profile.rates = read_rates(root.object("rates"));
   profile.memory = read_memory(root.object("memory"));
   return profile;

@@ -1,4 +1,4 @@
-// A profile as a file: what calls ask of memory, what tasks cost, and the key of what it was made for. Pure;
+// A profile as a file: what calls ask of memory, what tasks cost, and what it was made for. Pure;
 // thread-safe.
 #pragma once
 #include "schedule/rates.h"
@@ -8,6 +8,8 @@ namespace protrain {
 struct StoredProfile {
   std::string key;  // of model, shapes, machine and versions (profile/); empty in a file written by hand
   std::string machine;
+  DType compute = DType::kF32;
+  Bytes outside = 0;  // of the device's memory, beside the arena
   Profile memory;
   Rates rates;
 };

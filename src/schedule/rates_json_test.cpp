@@ -24,6 +24,8 @@ StoredProfile drawn(std::mt19937& random) {
   StoredProfile profile;
   profile.key = "a \"key\"\n";
   profile.machine = "some machine";
+  profile.compute = random() % 2 == 0 ? DType::kF32 : DType::kBf16;
+  profile.outside = static_cast<Bytes>(random());
   profile.memory = test::make_profile(spec, shape);
   profile.rates = test::random_rates(profile.memory, random, true);
   profile.rates.measured = random() % 2 == 0;
@@ -45,6 +47,8 @@ TEST(ProfileJson, ComesBackAsItWas) {
     const StoredProfile back = parse_profile(text, "profile.json");
     EXPECT_EQ(back.key, profile.key);
     EXPECT_EQ(back.machine, profile.machine);
+    EXPECT_EQ(back.compute, profile.compute);
+    EXPECT_EQ(back.outside, profile.outside);
     EXPECT_EQ(back.memory.library_workspace, profile.memory.library_workspace);
     EXPECT_EQ(back.memory.tables, profile.memory.tables);
     ASSERT_EQ(back.memory.calls.size(), profile.memory.calls.size());
@@ -78,14 +82,17 @@ TEST(ProfileJson, ComesBackAsItWas) {
 }
 
 TEST(ProfileJson, NeedsNoKeyAndNoSlowdown) {
-  const StoredProfile profile = parse_profile(R"({"schema": 1, "machine": "m",
+  const StoredProfile profile =
+      parse_profile(R"({"schema": 2, "machine": "m", "compute_dtype": "bfloat16", "outside_bytes": 7,
     "rates": {"source": "by hand", "measured": false, "h2d": {"seconds": 1e-5, "per_byte": 2e-11},
               "d2h": {"seconds": 0, "per_byte": 1}, "cpu_update": {"seconds": 0, "per_element": 1},
               "gpu_update": {"seconds": 0, "per_element": 1}, "norm": {"seconds": 0, "per_element": 1},
               "round": {"seconds": 0, "per_element": 1}, "finish_norm": 0, "between_steps": 0, "calls": []},
     "memory": {"library_workspace": 1, "tables": 0, "calls": []}})",
-                                              "hand.json");
+                    "hand.json");
   EXPECT_EQ(profile.key, "");
+  EXPECT_EQ(profile.compute, DType::kBf16);
+  EXPECT_EQ(profile.outside, 7);
   EXPECT_EQ(profile.rates.h2d.of(1e6), 1e-5 + 1e6 * 2e-11);
   EXPECT_EQ(profile.rates.slowdown, Rates::no_slowdown());
 }
@@ -95,6 +102,7 @@ std::string refused(const std::string& from, const std::string& to) {
   std::mt19937 random(7);
   StoredProfile profile = drawn(random);
   profile.rates.measured = true;
+  profile.outside = 5;
   profile.rates.h2d = {0.25, 0.5};
   profile.rates.slowdown[0][1] = 1.5;
   for (Rates::Call& call : profile.rates.calls) {
@@ -115,10 +123,13 @@ std::string refused(const std::string& from, const std::string& to) {
 
 TEST(ProfileJson, SaysWhatIsWrongWithFileKeyAndValue) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
-      {"\"schema\": 1", "\"schema\": 2", "some.json: schema: 2, must be 1: this program reads no other"},
-      {"\"schema\": 1,", "", "some.json: schema is missing, must be a whole number of at least 0"},
+      {"\"schema\": 2", "\"schema\": 1", "some.json: schema: 1, must be 2: this program reads no other"},
+      {"\"schema\": 2,", "", "some.json: schema is missing, must be a whole number of at least 0"},
       {"\"machine\": \"some machine\"", "\"machine\": 3", "some.json: machine: 3, must be a string"},
-      {"\"machine\"", "\"machin\"", "some.json: unknown key 'machin'; known are schema, key, machine, rates, memory"},
+      {"\"machine\"", "\"machin\"",
+       "some.json: unknown key 'machin'; known are schema, key, machine, compute_dtype, outside_bytes, rates, memory"},
+      {"\"outside_bytes\": 5", "\"outside_bytes\": -5",
+       "some.json: outside_bytes: -5, must be a whole number of at least 0"},
       {"\"per_byte\": 0.5", "\"per_byte\": -0.5",
        "some.json: rates.h2d.per_byte: -0.5, must be a number of at least 0"},
       {"\"per_byte\"", "\"per_bit\"", "some.json: unknown key 'rates.h2d.per_bit'; known are seconds, per_byte"},

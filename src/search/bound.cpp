@@ -25,7 +25,7 @@ Bytes body_weights(const ChunkSet& set, const PlaceSums& places, int persist, in
   return (places.host_before[persist] + set.slot_elements(persist, buffer)) * set.figures.element(Part::kWeight);
 }
 
-MemoryBound memory_bound(const ChunkSet& set, const PlaceSums& places, const ActivationSums& activations, Order,
+MemoryBound memory_bound(const ChunkSet& set, const PlaceSums& places, const ActivationSums& activations,
                          const SlotKnobs& slots) {
   // The last region of a tier need not fill its alignment.
   const auto unaligned = [](Bytes bytes) { return std::max<Bytes>(0, bytes - (kAlignment - 1)); };

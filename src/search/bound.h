@@ -22,7 +22,7 @@ struct SlotKnobs {
 struct MemoryBound {
   Bytes device = 0, pinned = 0, pageable = 0;
 };
-MemoryBound memory_bound(const ChunkSet&, const PlaceSums&, const ActivationSums&, Order, const SlotKnobs&);
+MemoryBound memory_bound(const ChunkSet&, const PlaceSums&, const ActivationSums&, const SlotKnobs&);
 // Of it, what the device holds beside the regions of chunks that `persist` and `buffer` rule over.
 Bytes device_without_body(const ChunkSet&, const PlaceSums&, const ActivationSums&, int gradient_slots);
 Bytes body_weights(const ChunkSet&, const PlaceSums&, int persist, int buffer);

@@ -22,8 +22,7 @@ Bounds bounds_of(const test::Case& one, const Rates& rates, bool clip) {
   const PlaceSums places(set, one.plan.place, one.plan.order, one.plan.state_tier);
   const ActivationSums activations(figures, one.plan.activation, one.plan.order, one.plan.offload_distance);
   const SlotKnobs slots = {one.plan.n_persist, one.plan.n_buffer, one.plan.gradient_slots};
-  return {memory_bound(set, places, activations, one.plan.order, slots),
-          time_bound(set, places, activations, one.plan.order, slots)};
+  return {memory_bound(set, places, activations, slots), time_bound(set, places, activations, one.plan.order, slots)};
 }
 
 // Plans over all pairs of knobs and random ones, on machines drawn anew for each.

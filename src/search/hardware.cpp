@@ -62,6 +62,9 @@ class Reader {
       if (key.required && !root_.contains(key.name)) fail(ExitCode::kConfig, "{}: {} is missing", file_, key.name);
     }
     if (hardware.name.empty()) fail(ExitCode::kConfig, "{}: name is missing", file_);
+    if (hardware.gpus > 1) {
+      fail(ExitCode::kConfig, "{}: gpus: {}, must be 1: runs on several GPUs come later", file_, hardware.gpus);
+    }
     if (hardware.outside >= hardware.device_memory) {
       fail(ExitCode::kConfig, "{}: outside: {} bytes of it are not less than device_memory, {}", file_,
            hardware.outside, hardware.device_memory);
@@ -71,7 +74,7 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(std::string_view key, const json& value, std::string_view right) const {
-    fail(ExitCode::kConfig, "{}: {}: {}, must be {}", file_, key, value.dump(), right);
+    fail(ExitCode::kConfig, "{}: {}: {}, must be {}", file_, key, shown(value), right);
   }
 
   void set(Hardware& hardware, const std::string& name, const json& value) const {

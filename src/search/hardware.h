@@ -12,7 +12,7 @@ struct Hardware {
   std::string name;
   Bytes device_memory = 0;               // for arena and everything outside it
   Bytes outside = 0;                     // of that: context, modules, libraries
-  Bytes host_memory = 0;                 // for the process
+  Bytes host_memory = 0;                 // for the process; train leaves a part of kHostReserve to the system
   double bf16_flops = 0, f32_flops = 0;  // matrix products of a transformer layer's sizes
   double attention_flops = 0;            // fused attention, forward; backward takes 2.5 times its FLOPs at 0.8 the rate
   double device_bytes = 0;               // device memory, what element-wise operators move

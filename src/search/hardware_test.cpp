@@ -44,6 +44,7 @@ TEST(HardwareFile, NamesFileKeyAndValueOfWhatIsWrong) {
   EXPECT_THAT(with(R"("duplex": 0.5)"), HasSubstr("card.json: duplex: 0.5, must be a number, 1 to 1e+18"));
   EXPECT_THAT(with(R"("disk_read_bytes": -1)"),
               HasSubstr("card.json: disk_read_bytes: -1, must be a number, 1 to 1e+18"));
+  EXPECT_THAT(with(R"("gpus": 8)"), HasSubstr("gpus: 8, must be 1: runs on several GPUs come later"));
   EXPECT_THAT(with(R"("gpus": 1.5)"), HasSubstr("must be a whole number"));
   EXPECT_THAT(with(R"("gpus": "two")"), HasSubstr(R"(gpus: "two", must be)"));
   EXPECT_THAT(with(R"("outside": "much")"), HasSubstr(R"(outside: "much", must be a number of bytes)"));

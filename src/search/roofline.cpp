@@ -151,6 +151,8 @@ class Estimator {
       if (seen.insert(block.trace).second) add(block);
     }
     profile_.machine = hardware_.name;
+    profile_.compute = run_.compute;
+    profile_.outside = hardware_.outside;
     profile_.memory.library_workspace = kLibraryWorkspace;
     profile_.memory.tables = tables();
     add_rates();

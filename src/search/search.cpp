@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kBatch = 5;             // plans around the best one that are simulated before it may move
 constexpr int kIdleBatches = 3;       // without a better one: the end
-constexpr double kFirstClimb = 0.65;  // share of the effort after which the first climb ends
+constexpr double kFirstLook = 0.5;    // share of the effort after which no more kinds are looked at
+constexpr double kFirstClimb = 0.65;  // and after which the first climb ends
 constexpr double kHopeless = 1.3;     // the best of a kind is not simulated where it should take so much longer
 constexpr double kTooFar = 1.15;      // nor is it climbed from where it is so much slower
 constexpr double kStep = 1e-4;        // relative: what counts as better
@@ -97,6 +98,7 @@ class Search {
     std::set<Kind> kinds;
     for (const Candidate& candidate : grid) {
       if (!kinds.insert(candidates_.kind_of(candidate.point)).second) continue;
+      if (trials_.exhausted(candidate.point.order, kFirstLook)) continue;
       if (candidate.time.likely < kHopeless * to_beat()) trials_.attempt(candidate.point, Trials::Care::kRepair);
     }
     for (int i = 0; i < std::min<int>(kFruitless, static_cast<int>(grid.size())); ++i) {
@@ -114,7 +116,7 @@ class Search {
     while (!trials_.exhausted()) {
       const Trial* start = nullptr;
       for (const Trial& trial : trials_.all()) {
-        if (climbed.contains(candidates_.kind_of(trial.point))) continue;
+        if (climbed.contains(candidates_.kind_of(trial.point)) || trials_.exhausted(trial.point.order)) continue;
         if (start == nullptr || trial.score < start->score) start = &trial;
       }
       if (start == nullptr || start->score > kTooFar * trials_.best()->score) break;
@@ -141,7 +143,7 @@ class Search {
       int tried = 0;
       for (const auto& [expected, point] : around) {
         if (trials_.exhausted(share) || tried >= kBatch * kIdleBatches) break;
-        if (trials_.seen(point)) continue;
+        if (trials_.seen(point) || trials_.exhausted(point.order, share)) continue;
         if (const int index = trials_.attempt(point, Trials::Care::kRepair); index >= 0) {
           const Trial& trial = trials_.all()[static_cast<std::size_t>(index)];
           if (trial.score < best.score) best = trial;

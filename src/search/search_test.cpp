@@ -292,7 +292,11 @@ TEST(Search, RefusesKnobsThatCannotBe) {
   const auto contains = [](const std::string& text, std::string_view word) {
     EXPECT_NE(text.find(word), std::string::npos) << text;
   };
-  contains(refused([](SearchSpace& s) { s.n_persist = 99; }), "n_persist");
+  const std::string too_many = refused([](SearchSpace& s) { s.n_persist = 99; });
+  contains(too_many, "n_persist 99, must be 0 to ");
+  const int most = std::stoi(too_many.substr(too_many.find("0 to ") + 5));
+  EXPECT_EQ(refused([&](SearchSpace& s) { s.n_persist = most; }), "accepted");
+  contains(refused([&](SearchSpace& s) { s.n_persist = most + 1; }), "n_persist");
   contains(refused([](SearchSpace& s) { s.n_resident = 99; }), "n_resident");
   contains(refused([](SearchSpace& s) {
              s.n_persist = 1;

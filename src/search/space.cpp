@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "plan/validate.h"
 
 namespace protrain {
 
@@ -74,7 +75,8 @@ Space::Space(const Figures& figures_in, const SearchSpace& knobs_in)
   }
   if (knobs.order) {
     orders = {*knobs.order};
-  } else if (figures.shape.accumulation > 1) {
+  } else if (const std::int64_t cut = figures.shape.accumulation;
+             cut > 1 && cut <= most_accumulation(figures.spec, Order::kLayer)) {
     orders = {Order::kMicroBatch, Order::kLayer};
   } else {
     orders = {Order::kMicroBatch};
@@ -93,6 +95,13 @@ Space::Space(const Figures& figures_in, const SearchSpace& knobs_in)
 }
 
 void Space::refuse() const {
+  const auto count_of = [](const auto& set) { return set->count(); };
+  const int most = count_of(*std::ranges::max_element(sizes, {}, count_of));
+  if (const int asked = knobs.n_persist.value_or(0); !knobs.chunk_bytes && asked > most) {
+    fail(ExitCode::kConfig,
+         "plan: n_persist {}, must be 0 to {}: so many body chunks there are at most while chunk_bytes is not set",
+         asked, most);
+  }
   Point point;
   const int body = sizes.front()->count();
   point.order = orders.front();
@@ -346,7 +355,7 @@ Plan Space::plan(const Point& point) const {
 }
 
 MemoryNeed Space::need(const Point& point) const {
-  const MemoryBound bound = memory_bound(chunks(point), places(point), activations(point), point.order, point.slots);
+  const MemoryBound bound = memory_bound(chunks(point), places(point), activations(point), point.slots);
   MemoryNeed need;
   need.device = bound.device;
   need.pinned = bound.pinned;

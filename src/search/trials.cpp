@@ -1,6 +1,7 @@
 #include "search/trials.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "schedule/layout.h"
@@ -9,9 +10,11 @@ namespace protrain {
 
 namespace {
 
-// About a third of a second on one core. Counted and not timed: the same question gets the same answer. In
-// microseconds, measured once: a task laid out; one simulated; a pair of regions that are laid out.
+// About a third of a second on one core; up to kMostTimes that for steps by layers of more than kFewMicroBatches: each
+// plan takes longer. Counted and not timed: the same question gets the same answer. In microseconds, measured once: a
+// task laid out; one simulated; a pair of regions that are laid out.
 constexpr double kMostEffort = 3.2e5, kMostEffortOfFew = 3.5e4;
+constexpr double kFewMicroBatches = 8, kMostTimes = 12;
 constexpr double kFewPlans = 1e9;  // in a space
 constexpr double kLaidOut = 1.2, kSimulated = 2.3, kPair = 7e-4;
 constexpr int kRepairs = 3;
@@ -53,13 +56,30 @@ Trials::Trials(const Space& space, Candidates& candidates, const Profile& profil
       options_(options),
       search_limits_(search_limits),
       most_effort_(space.count() < kFewPlans ? kMostEffortOfFew : kMostEffort) {
+  if (std::ranges::find(space.orders, Order::kLayer) != space.orders.end()) {
+    const double times = static_cast<double>(space.figures.micro_batches) / kFewMicroBatches;
+    most_effort_ *= std::clamp(times * std::sqrt(times), 1.0, kMostTimes);
+  }
   if (space.count() <= search_limits.enumerate) most_effort_ = kMostEffort;  // they were promised to be looked at
 }
 
 bool Trials::seen(const Point& point) const { return seen_.contains(key_of(space_, point)); }
 
+// Steps by layers are seldom folded, so that of many micro-batches each plan takes as long as a hundred of the other
+// order: what the one spends leaves the other half of the effort.
+bool Trials::exhausted(Order order, double share) const {
+  const double half = most_effort_ / 2;
+  double budget = most_effort_;
+  if (space_.orders.size() > 1) {
+    const Order other = order == Order::kLayer ? Order::kMicroBatch : Order::kLayer;
+    budget = std::max(half, most_effort_ - effort_.at(other));
+  }
+  return static_cast<int>(all_.size()) >= search_limits_.simulations ||
+         (effort_.at(order) >= share * budget && best_ >= 0);
+}
+
 bool Trials::exhausted(double share) const {
-  return static_cast<int>(all_.size()) >= search_limits_.simulations || (effort_ >= share * most_effort_ && best_ >= 0);
+  return std::ranges::all_of(space_.orders, [&](Order order) { return exhausted(order, share); });
 }
 
 double Trials::expected(const Candidate& candidate) const {
@@ -105,13 +125,13 @@ int Trials::attempt(Point point, Care care) {
       careful_pairs_ += regions * regions;
       lacks = shortfall(MemoryNeed(memory.layout), limits_);
     }
-    effort_ += kLaidOut * regions + kPair * regions * regions;
+    effort_[point.order] += kLaidOut * regions + kPair * regions * regions;
     gap = std::max(gap, memory.layout.bytes(Tier::kDevice) - space_.need(point).device);
     candidates_.set_margin(gap);
     if (lacks.fits()) {
       seen->second = true;
       const Prediction prediction = predicted(memory, true);
-      effort_ += kSimulated * static_cast<double>(prediction.schedule.tasks.size());
+      effort_[point.order] += kSimulated * static_cast<double>(prediction.schedule.tasks.size());
       const double score = prediction.step_seconds * (1 + search_limits_.caution * space_.host_share(point));
       const double beyond = prediction.step_seconds / std::max(candidates_.bounded(point).time.likely, 1e-12);
       const auto [kind, first] = beyond_.try_emplace(candidates_.kind_of(point), beyond);

@@ -26,7 +26,8 @@ class Trials {
   enum class Care : std::uint8_t { kRepair, kExact, kNone };
   // Lays out and simulates, unless that has been done. The index in all() of a new one, else -1.
   int attempt(Point, Care);
-  // Beyond `share` of what may be spent.
+  // Beyond `share` of what may be spent: on plans of this order, on any.
+  bool exhausted(Order, double share = 1) const;
   bool exhausted(double share = 1) const;
   // A candidate's rank, times what simulations of its kind took beyond their closed form.
   double expected(const Candidate&) const;
@@ -57,7 +58,8 @@ class Trials {
   std::optional<Point> leanest_;
   Lack lacks_;
   int layouts_ = 0, careful_ = 0;
-  double effort_ = 0, most_effort_ = 0, careful_pairs_ = 0;
+  std::map<Order, double> effort_ = {{Order::kMicroBatch, 0}, {Order::kLayer, 0}};
+  double most_effort_ = 0, careful_pairs_ = 0;
 };
 
 }  // namespace protrain

@@ -59,7 +59,7 @@ struct Shared {
   std::unordered_set<void*> owned;    // plain memory that was given out
   std::byte* library_next = nullptr;  // while library workspaces are made: their place
   std::byte* library_end = nullptr;
-  Bytes library_bytes = 0;  // given out since begin_library
+  Bytes library_bytes = 0;  // given out to make_library_workspaces()
   bool library = false;
   AllocatorCounts counts;
 };

@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <charconv>
+#include <climits>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 #include <optional>
 #include <sstream>
 
 #include <fmt/ranges.h>
 
+#include "base/edit_distance.h"
 #include "base/error.h"
 #include "train/config_json.h"
 #include "train/foreign_keys.h"
@@ -21,21 +22,6 @@ namespace protrain {
 namespace {
 
 constexpr std::uintmax_t kLargestConfigBytes = 1 << 20;
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 // Text from the user inside a message: one line, of a bounded length.
 std::string show(std::string_view text) {
@@ -102,6 +88,13 @@ std::optional<T> to_number(std::string_view text) {
   return value;
 }
 
+// Knobs, or what a file can be called. A file 5 or [x] is ./5 or ./[x].
+bool may_be_plan(const std::string& text) {
+  if (text.starts_with('{')) return true;
+  const bool long_name = text.size() > NAME_MAX && text.find('/') == std::string::npos;
+  return !text.starts_with('[') && text.find('\n') == std::string::npos && !to_number<double>(text) && !long_name;
+}
+
 // One value of the user's: scalars as text, lists as several. Assigns it to its member or fails.
 class Assigner {
  public:
@@ -150,6 +143,7 @@ class Assigner {
       to = flag ? (*flag ? "true" : "") : value;
       return;
     }
+    if (key_.name == "plan" && !may_be_plan(value)) wrong(value, right);
     to = key_.name == "plan" && value.starts_with('{') ? json_of_text(value, where_, "plan") : value;
   }
   void set(bool& to) const {
@@ -173,14 +167,15 @@ class Assigner {
   }
   void set(std::optional<double>& to) const { set(to.emplace()); }
   void set(ByteSize& to) const {
-    constexpr std::string_view kRight = "a whole number of bytes, or a size such as 64MiB, 24GB or 1TiB, below 8 EiB";
-    const std::string& text = scalar(kRight);
+    const std::string right =
+        range("a whole number of bytes, or a size such as 64MiB, 24GB or 1TiB (the largest unit)") + " bytes";
+    const std::string& text = scalar(right);
     try {
       to.bytes = parse_bytes(text);
     } catch (const Error&) {
-      wrong(text, kRight);
+      wrong(text, right);
     }
-    if (!in_range(static_cast<double>(to.bytes))) wrong(text, range("a number of bytes"));
+    if (!in_range(static_cast<double>(to.bytes))) wrong(text, right);
   }
   void set(std::vector<std::string>& to) const {
     const std::string right = key_.choices.empty() ? "a text or a list of texts"

@@ -190,7 +190,7 @@ const ConfigKey kKeys[] = {
      .max = kManySteps},
     {.name = "save_total_limit",
      .member = &C::save_total_limit,
-     .help = "checkpoints to keep; 0 = all",
+     .help = "checkpoints to keep; 0 = all. One to resume from stays beside models alone",
      .min = 0,
      .max = 1 << 30},
     {.name = "save_only_model",

@@ -190,6 +190,10 @@ TEST(ConfigTest, WrongValueNamesLineKeyValueAndWhatIsRight) {
       EXPECT_THAT(refused("", {fmt::format("--{}={}", key, value)}), AllOf(HasSubstr("command line"), names));
     }
     EXPECT_EQ(refused(fmt::format("{}: 0\n", key)), "accepted");
+    for (const char* value : {"9223372036854775807", "8EiB", "9000000TiB"}) {  // one bound, whatever is wrong
+      EXPECT_THAT(refused(fmt::format("{}: {}\n", key, value)),
+                  AllOf(HasSubstr("1TiB (the largest unit), at least 0 and at most 1e+1"), HasSubstr(" bytes")));
+    }
   }
   EXPECT_THAT(refused("compute_threads: 257\n"), AllOf(HasSubstr("'257'"), HasSubstr("at least 0 and at most 256")));
   EXPECT_EQ(parse("compute_threads: 256\n").compute_threads, 256);
@@ -309,6 +313,13 @@ TEST(ConfigTest, APlanIsAMappingAFileOrText) {
        {"{order: layer", "{order: layer} x", "{order: layer, order: layer}", "{order:layer}", "{"}) {
     EXPECT_THAT(refused("", {"--plan", wrong}), HasSubstr("command line: plan")) << wrong;
   }
+  for (const std::string& wrong : {std::string("[]"), std::string("[1"), std::string("5"), std::string("1e3"),
+                                   std::string("order: layer\nx: 1"), std::string(300, 'x'), std::string(5000, 'x')}) {
+    const std::string message = refused("", {"--plan", wrong});
+    EXPECT_THAT(message, AllOf(HasSubstr("command line: plan: '"), HasSubstr("must be a file such as plan.json")));
+    EXPECT_LT(message.size(), 220);
+  }
+  for (const char* file : {"5.json", "./5", "runs/[a].json"}) EXPECT_EQ(parse("", {"--plan", file}).plan, file);
   EXPECT_THAT(refused("plan: {order:layer}\n"), AllOf(HasSubstr("run.yaml:4"), HasSubstr("space after the colon")));
   EXPECT_EQ(parse(R"(plan: {x: "7", y: "a\"b\\c\nd", z: 1.5})").plan, R"({"x": "7", "y": "a\"b\\c\u000ad", "z": 1.5})");
   EXPECT_THAT(refused("plan:\n  n_persist: 1\n  n_persist: 2\n"), AllOf(HasSubstr("plan"), HasSubstr("twice")));

@@ -62,7 +62,7 @@ std::shared_ptr<const TokenFile> open_tokens(Files& files, const TrainConfig& co
 
 std::unique_ptr<BatchSource> open_source(const std::shared_ptr<const TokenFile>& tokens, const SamplingOptions& options,
                                          const std::string& path, std::string_view key) {
-  std::unique_ptr<BatchSource> source = make_batch_source(tokens, options, path);
+  std::unique_ptr<BatchSource> source = make_batch_source(tokens, options, fmt::format("{}: {}", key, path));
   if (source->dropped_samples() > 0) {
     log::warning("{}: {} of {} samples have no supervised token within cutoff_len {} and are left out", key,
                  source->dropped_samples(), tokens->samples(), options.cutoff_len);

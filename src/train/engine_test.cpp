@@ -76,7 +76,7 @@ class TinyRun {
     config_.plan = R"({"chunk_bytes": 20000, "n_persist": 1, "n_buffer": 5, "gradient_slots": 5, "offload_distance": 1,
                        "place": {"n_resident": 0, "embedding": "cpu", "head": "resident"}, "activation": ")" +
                    activation + R"("})";
-    return plan_run(real_files(), config_, *model_, data_, measured_, Order::kMicroBatch);
+    return plan_run(real_files(), config_, *model_, data_, measured_, std::nullopt);
   }
 
   void start(const RunPlan& plan) {

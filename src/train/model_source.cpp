@@ -1,5 +1,7 @@
 #include "train/model_source.h"
 
+#include <system_error>
+
 #include "base/error.h"
 #include "checkpoint/commit_mark.h"
 
@@ -10,10 +12,12 @@ namespace {
 std::unique_ptr<ModelSource> open(Files& files, const fs::path& folder, bool weights, std::string_view what,
                                   const ArchitectureOverrides& overrides) {
   const fs::path config = folder / "config.json";
-  if (!files.exists(config)) {
-    const bool folder_there = fs::is_directory(folder);
-    fail(folder_there ? ExitCode::kFiles : ExitCode::kConfig, "{}: {} {}", what,
-         folder_there ? config.string() : folder.string(), folder_there ? "is missing" : "is not a folder");
+  if (const std::string fault = folder_fault(folder); !fault.empty()) {
+    fail(ExitCode::kConfig, "{}: {} {}; give a folder with config.json", what, folder.string(), fault);
+  }
+  std::error_code absent;
+  if (fs::symlink_status(config, absent).type() == fs::file_type::not_found) {
+    fail(ExitCode::kFiles, "{}: {} is missing", what, config.string());
   }
   auto model = std::make_unique<ModelSource>();
   model->folder = folder;
@@ -36,8 +40,8 @@ std::unique_ptr<ModelSource> open_model(Files& files, const TrainConfig& config)
   auto model = weights ? open(files, config.model_name_or_path, true, "model_name_or_path", overrides)
                        : open(files, config.config_name, false, "config_name", overrides);
   if (!config.tokenizer_name.empty()) {
-    if (!fs::is_directory(config.tokenizer_name)) {
-      fail(ExitCode::kConfig, "tokenizer_name: {} is not a folder", config.tokenizer_name);
+    if (const std::string fault = folder_fault(config.tokenizer_name); !fault.empty()) {
+      fail(ExitCode::kConfig, "tokenizer_name: {} {}; give a folder with a tokenizer", config.tokenizer_name, fault);
     }
     model->tokenizer_folder = config.tokenizer_name;
   }

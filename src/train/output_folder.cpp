@@ -25,7 +25,7 @@ constexpr std::string_view kTraceStart = "trace-step-", kTraceEnd = ".json";
 }  // namespace
 
 OutputLock::OutputLock(Files& files, const fs::path& output) {
-  if (files.exists(output) && !fs::is_directory(output)) {
+  if (files.exists(output) && !folder_fault(output).empty()) {
     fail(ExitCode::kConfig, "output_dir: {} is a file; it must be a folder", output.string());
   }
   make_target_folder(files, "output_dir", output);
@@ -120,10 +120,8 @@ std::vector<fs::path> prepare_output_folder(Files& files, const TrainConfig& con
     return {};
   }
   const fs::path chosen = config.resume_from_checkpoint;
-  std::error_code absent;
-  if (!fs::is_directory(chosen, absent) && !committed_folder(files, chosen)) {
-    fail(ExitCode::kConfig, "resume_from_checkpoint: {} is not a folder; give a checkpoint's path, or true",
-         chosen.string());
+  if (const std::string fault = folder_fault(chosen); !fault.empty() && !committed_folder(files, chosen)) {
+    fail(ExitCode::kConfig, "resume_from_checkpoint: {} {}; give a checkpoint's path, or true", chosen.string(), fault);
   }
   if (!lies_in(chosen, config.output_dir)) refuse_foreign_output(files, config);
   check_complete(files, chosen);

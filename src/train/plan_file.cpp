@@ -112,8 +112,10 @@ std::vector<std::string> memory_lines(const RunPlan& run, const ModelSpec& spec)
   const std::string reserve =
       run.host_reserve > 0 ? fmt::format(" ({} more are left to the system)", format_bytes(run.host_reserve)) : "";
   const Bytes host = host_need(need, run.limits);
-  const std::string before = run.host_before > host ? fmt::format("; up to {} before, while the machine was measured",
-                                                                  format_bytes(run.host_before))
+  const std::string before = run.host_before > host ? fmt::format(
+                                                          "; up to {} before, while the machine was measured, with "
+                                                          "pages of files (LibTorch's), which the limit leaves out",
+                                                          format_bytes(run.host_before))
                                                     : "";
   lines.push_back(fmt::format("{:<9}{:>11}  in all, of {}{}: {} of the process, the rest as above{}", "host",
                               format_bytes(host), format_bytes(run.limits.host), reserve,

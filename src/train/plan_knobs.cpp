@@ -37,7 +37,7 @@ json plan_of(json root, const std::string& source) {
   for (const auto& [key, value] : root.items()) {
     if (key == "plan" || std::ranges::find(kOfAnAnswer, key) != std::end(kOfAnAnswer)) continue;
     fail(ExitCode::kConfig,
-         "{}: unknown key '{}' beside 'plan': it must be knobs, or an answer of protrain plan --json", source, key);
+         "{}: unknown key '{:.80}' beside 'plan': it must be knobs, or an answer of protrain plan --json", source, key);
   }
   return *plan;
 }
@@ -62,8 +62,8 @@ PlanKnobs::PlanKnobs(Files& files, const TrainConfig& config) : recompute_(confi
     knobs["chunk_bytes"] = config.chunk_bytes.bytes;
   }
   json_ = knobs.dump();
-  if (sets_activation() && recompute_ != Switch::kAuto) {
-    fail(ExitCode::kConfig, "{}: activation is set here, and recompute as a key of its own: drop one", source_);
+  if (const auto key = activation_key(); key && recompute_ != Switch::kAuto) {
+    fail(ExitCode::kConfig, "{}: {} is set here, and recompute as a key of its own: drop one", source_, *key);
   }
 }
 
@@ -71,8 +71,10 @@ bool PlanKnobs::any() const { return json_ != "{}"; }
 
 bool PlanKnobs::sets(std::string_view key) const { return json::parse(json_).contains(key); }
 
-bool PlanKnobs::sets_activation() const {
-  return sets("activation") || std::ranges::any_of(kCounts, [this](std::string_view key) { return sets(key); });
+std::optional<std::string_view> PlanKnobs::activation_key() const {
+  if (sets("activation")) return "activation";
+  const auto* const count = std::ranges::find_if(kCounts, [this](std::string_view key) { return sets(key); });
+  return count == std::end(kCounts) ? std::nullopt : std::optional(*count);
 }
 
 SearchSpace PlanKnobs::space(const ModelSpec& spec, DType compute) const {

@@ -1,6 +1,8 @@
 // The knobs of the plan that the user set: what the search has to leave alone. Immutable; thread-safe.
 #pragma once
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/files.h"
 #include "search/search.h"
@@ -24,8 +26,8 @@ class PlanKnobs {
   SearchSpace space(const ModelSpec&, DType compute) const;
 
  private:
-  bool sets(std::string_view key) const;  // a key of the plan
-  bool sets_activation() const;           // as modes or as counts
+  bool sets(std::string_view key) const;                   // a key of the plan
+  std::optional<std::string_view> activation_key() const;  // that is set: modes or a count
 
   std::string json_ = "{}";
   std::string source_;

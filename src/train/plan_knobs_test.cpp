@@ -156,6 +156,10 @@ TEST_F(PlanKnobsTest, KnobsThatCannotBeAreRefusedWithTheReason) {
   EXPECT_NE(refused(R"({"n_persist": 0, "n_buffer": 0})").find("n_buffer"), std::string::npos);
   EXPECT_NE(refused(R"({"activation": "swap"})", Switch::kTrue).find("recompute"), std::string::npos);
   EXPECT_NE(refused("{").find("JSON"), std::string::npos);
+  const std::string key(5000, 'x');
+  EXPECT_LT(refused(fmt::format(R"({{"{}": 1}})", key)).size(), 400);
+  EXPECT_LT(refused(fmt::format(R"({{"{0}": 1, "{0}": 1}})", key)).size(), 400);
+  EXPECT_LT(refused(fmt::format(R"({{"plan": {{}}, "{}": 1}})", key)).size(), 400);
   for (const char* path : {"absent.json", "/"}) {  // a folder is no file to read either
     const std::string message = refused(path);
     EXPECT_TRUE(message.starts_with(fmt::format("plan: cannot open {}: ", path))) << message;

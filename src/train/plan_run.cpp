@@ -14,8 +14,8 @@ namespace {
 class Planner {
  public:
   Planner(Files& files, TrainConfig& config, const ModelSource& model, DataSources& data, MeasuredModel& measured,
-          std::optional<Order> order)
-      : files_(files), config_(config), model_(model), data_(data), measured_(measured), order_(order) {}
+          const std::optional<RunState>& then)
+      : files_(files), config_(config), model_(model), data_(data), measured_(measured), then_(then) {}
 
   RunPlan plan() {
     measured_.rates = profile_of(files_, config_, model_, measured_, ProfileCache::kUse, [](const std::string& line) {
@@ -23,10 +23,19 @@ class Planner {
                         log::info("profile: {}", line);
                       }).rates;
     settle(measured_);
-    return choose_plan(files_, config_, model_, measured_, order_);
+    return choose_plan(files_, config_, model_, measured_, then_ ? std::optional(then_->order) : std::nullopt);
   }
 
   RunPlan plan_with_micro_batch() {
+    if (then_ && then_->sampling.micro_batch * then_->sampling.accumulation == config_.train_batch_size) {
+      try {
+        take(then_->sampling.micro_batch);
+        return plan();
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::kDoesNotFit) throw;
+        log::info("micro-batch of {} rows, as the run had: does not fit any more", then_->sampling.micro_batch);
+      }
+    }
     std::map<std::int64_t, RunPlan> plans;
     const std::int64_t best = fastest_micro_batch(config_.train_batch_size, [&](std::int64_t rows) {
       std::optional<double> seconds;
@@ -63,15 +72,15 @@ class Planner {
   const ModelSource& model_;
   DataSources& data_;
   MeasuredModel& measured_;
-  const std::optional<Order> order_;
+  const std::optional<RunState>& then_;
 };
 
 }  // namespace
 
 RunPlan plan_run(Files& files, TrainConfig& config, const ModelSource& model, DataSources& data,
-                 MeasuredModel& measured, std::optional<Order> order) {
+                 MeasuredModel& measured, const std::optional<RunState>& then) {
   for (const std::string& line : idle_limits(config, memory_there(measured))) log::warning("{}", line);
-  Planner planner(files, config, model, data, measured, order);
+  Planner planner(files, config, model, data, measured, then);
   return config.per_device_train_batch_size == 0 ? planner.plan_with_micro_batch() : planner.plan();
 }
 

@@ -1,5 +1,6 @@
 #include "train/prepare_data.h"
 
+#include <fnmatch.h>
 #include <glob.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -36,18 +38,79 @@ auto as_data_fault(Do&& action) {
   }
 }
 
-// Files of a tokenizer folder that can change token ids or templates.
-bool shapes_tokens(const std::string& name) {
-  return name.starts_with("tokenizer") || name.starts_with("vocab") || name.starts_with("merges") ||
-         name.starts_with("special_tokens") || name.starts_with("added_tokens") || name.starts_with("chat_template") ||
-         name.starts_with("spiece") || name == "config.json";
+// A folder's own name may look like a pattern.
+std::string literally(const std::string& name) {
+  std::string escaped;
+  for (const char c : name) {
+    if (std::string_view("*?[]\\").find(c) != std::string_view::npos) escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::vector<std::string> names_of(const std::string& pattern) {
+  glob_t found{};
+  std::vector<std::string> names;
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) names.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  return names;
+}
+
+// What the entries of a tokenizer can lie in: the patterns of python/protrain/tokenizer.py.
+constexpr std::array kVocabularyFiles = {"tokenizer.json", "vocab.json", "vocab.txt", "*.model", "*.tiktoken"};
+// What else of its folder can change token ids or templates.
+constexpr std::array kShapingFiles = {
+    "tokenizer*",      "*vocab*",     "merges*",         "*.codes",       "*.spm",          "dict.txt",   "emoji.json",
+    "normalizer.json", "word_*.json", "special_tokens*", "added_tokens*", "chat_template*", "config.json"};
+constexpr const char* kMoreTemplates = "additional_chat_templates";
+
+bool matches_any(const std::string& name, std::span<const char* const> patterns) {
+  return std::ranges::any_of(patterns, [&](const char* pattern) { return fnmatch(pattern, name.c_str(), 0) == 0; });
 }
 
 // Data of token ids needs none.
-bool has_tokenizer(const fs::path& folder) {
-  constexpr std::array<const char*, 5> kAny = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-                                               "vocab.json", "spiece.model"};
-  return std::ranges::any_of(kAny, [&](const char* name) { return fs::exists(folder / name); });
+bool has_tokenizer(Files& files, const fs::path& folder) {
+  return std::ranges::any_of(files.list(folder),
+                             [](const std::string& name) { return matches_any(name, kVocabularyFiles); });
+}
+
+// Within `folder`. What is there but cannot be read is refused where it is opened.
+std::vector<fs::path> tokenizer_files(Files& files, const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const std::string& name : files.list(folder)) {
+    if (matches_any(name, kVocabularyFiles) || matches_any(name, kShapingFiles)) found.emplace_back(name);
+  }
+  if (folder_fault(folder / kMoreTemplates).empty()) {
+    for (const std::string& name : files.list(folder / kMoreTemplates)) {
+      found.push_back(fs::path(kMoreTemplates) / name);
+    }
+  }
+  std::erase_if(found, [&](const fs::path& name) {
+    std::error_code error;
+    const fs::file_status status = fs::status(folder / name, error);
+    return fs::is_directory(status) || status.type() == fs::file_type::not_found;
+  });
+  return found;
+}
+
+// "transformers-5.24.0.dist-info" and its like, beside this Python; none where it lies in no environment of its own.
+std::vector<std::string> libraries_of(const fs::path& python) {
+  std::vector<std::string> found;
+  if (!python.has_parent_path()) return found;
+  const std::string packages = literally((python.parent_path() / "..").string()) + "/lib/python3*/site-packages/";
+  for (const char* library : {"tokenizers", "transformers"}) {
+    for (const std::string& name : names_of(packages + library + "-[0-9]*.dist-info")) {
+      found.push_back(fs::path(name).filename().string());
+    }
+  }
+  return found;
+}
+
+// What makes ids and renders chats. No Python is asked, so that cached data needs none: of one that does not show its
+// libraries those of the build are taken.
+std::vector<std::string> tokenizing_libraries() {
+  std::vector<std::string> libraries = libraries_of(python_executable());
+  return libraries.empty() ? libraries_of(environment_python()) : libraries;
 }
 
 class ContentHash {
@@ -118,9 +181,9 @@ std::string cache_name(Files& files, const std::vector<fs::path>& inputs, const 
     hash.add(input.extension().string());  // tells the file type
     as_data_fault([&] { hash.add_file(files, input); });
   }
-  for (const std::string& name : files.list(tokenizer)) {
-    if (!shapes_tokens(name) || !fs::is_regular_file(tokenizer / name)) continue;
-    hash.add(name);
+  for (const std::string& library : tokenizing_libraries()) hash.add(library);
+  for (const fs::path& name : tokenizer_files(files, tokenizer)) {
+    hash.add(name.string());
     hash.add_file(files, tokenizer / name);
   }
   return hash.text();
@@ -135,10 +198,10 @@ ExitCode known_exit_code(int status) {
   }
 }
 
-void run_prepare(const std::vector<fs::path>& inputs, const fs::path& tokenizer,
-                 const std::vector<std::string>& options, const fs::path& output) {
+void run_prepare(Files& files, const std::vector<fs::path>& inputs, const fs::path& tokenizer,
+                 const std::vector<std::string>& options, const fs::path& output, std::string_view key) {
   std::vector<std::string> command = {python_executable(), "-m", "protrain.prepare"};
-  if (has_tokenizer(tokenizer)) command.insert(command.end(), {"--tokenizer=" + tokenizer.string()});
+  if (has_tokenizer(files, tokenizer)) command.insert(command.end(), {"--tokenizer=" + tokenizer.string()});
   // One word each: a name may begin with "--".
   for (const fs::path& input : inputs) command.push_back("--input=" + input.string());
   command.insert(command.end(), {"--output", output.string(), "--overwrite"});  // what was cached may be damaged
@@ -148,15 +211,16 @@ void run_prepare(const std::vector<fs::path>& inputs, const fs::path& tokenizer,
   std::string last;
   bool spoke = false;  // the Python part itself wrote that line
   // PROTRAIN_CALLER: messages name keys of the configuration, and the child ends when this process does, even by
-  // SIGKILL.
+  // SIGKILL. PROTRAIN_KEY: whose files these are.
   const std::map<std::string, std::string> environment = {{"PYTHONPATH", python_modules()},
-                                                          {"PROTRAIN_CALLER", std::to_string(getpid())}};
+                                                          {"PROTRAIN_CALLER", std::to_string(getpid())},
+                                                          {"PROTRAIN_KEY", std::string(key)}};
   const int status = run_child(command, environment, [&](const std::string& line) {
     if (!last.empty()) log::info("{}", last);
     spoke = line.starts_with(kMessagePrefix);
     last = spoke ? line.substr(kMessagePrefix.size()) : line;
   });
-  if (status == 0 && fs::exists(output)) {
+  if (status == 0 && files.exists(output)) {
     if (!last.empty()) log::info("{}", last);
     return;
   }
@@ -189,24 +253,6 @@ bool is_prepared(Files& files, const fs::path& path) {
 
 namespace {
 
-// A folder's own name may look like a pattern.
-std::string literally(const std::string& name) {
-  std::string escaped;
-  for (const char c : name) {
-    if (std::string_view("*?[]\\").find(c) != std::string_view::npos) escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
-}
-
-std::vector<std::string> names_of(const std::string& pattern) {
-  glob_t found{};
-  std::vector<std::string> names;
-  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) names.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-  return names;
-}
-
 // `folder` and those below it, but for hidden ones and links, which may lead back.
 void add_folders(const fs::path& folder, std::vector<fs::path>* folders) {
   folders->push_back(folder);
@@ -235,8 +281,9 @@ void add_files(const std::string& pattern, std::set<std::string>* files) {
     return;
   }
   const std::string rest = at + 3 < pattern.size() ? pattern.substr(at + 3) : "*";
+  std::error_code absent;
   for (const std::string& start : at == 0 ? std::vector<std::string>{""} : names_of(pattern.substr(0, at))) {
-    if (!start.empty() && !fs::is_directory(start)) continue;
+    if (!start.empty() && !fs::is_directory(start, absent)) continue;
     std::vector<fs::path> folders;
     add_folders(start.empty() ? "." : start, &folders);
     for (const fs::path& folder : folders) {
@@ -305,7 +352,7 @@ std::optional<fs::path> find_prepared(Files& files, const TrainConfig& config, c
                                       std::string_view key, std::int64_t vocabulary) {
   const std::vector<fs::path> inputs = expand_patterns(patterns, key);
   if (std::optional<fs::path> prepared = prepared_input(files, inputs, key)) return prepared;
-  if (!fs::is_directory(tokenizer_folder(config))) return std::nullopt;
+  if (!folder_fault(tokenizer_folder(config)).empty()) return std::nullopt;
   fs::path cached = cached_file(files, config, inputs, prepare_options(config, key != "train_file", vocabulary));
   if (!files.exists(cached)) return std::nullopt;
   return cached;
@@ -317,9 +364,9 @@ PreparedFile prepared_file(Files& files, const TrainConfig& config, const std::v
   if (std::optional<fs::path> prepared = prepared_input(files, inputs, key)) return {std::move(*prepared), false};
 
   const fs::path tokenizer = tokenizer_folder(config);
-  if (!fs::is_directory(tokenizer)) {
-    fail(ExitCode::kConfig, "{} is not a folder, so there is no tokenizer for {}: give tokenizer_name",
-         tokenizer.string(), inputs[0].string());
+  if (const std::string fault = folder_fault(tokenizer); !fault.empty()) {
+    fail(ExitCode::kConfig, "{} {}, so there is no tokenizer for {}: give tokenizer_name", tokenizer.string(), fault,
+         inputs[0].string());
   }
   const std::vector<std::string> options = prepare_options(config, key != "train_file", vocabulary);
   const fs::path cached = cached_file(files, config, inputs, options);
@@ -330,7 +377,7 @@ PreparedFile prepared_file(Files& files, const TrainConfig& config, const std::v
   log::info("{}: preparing {} file{} into {}", key, inputs.size(), inputs.size() == 1 ? "" : "s", cached.string());
   as_data_fault([&] { files.make_directories(cached.parent_path()); });
   // Written aside and renamed when it is whole, whatever ends either process.
-  run_prepare(inputs, tokenizer, options, cached);
+  run_prepare(files, inputs, tokenizer, options, cached, key);
   return {cached, false};
 }
 

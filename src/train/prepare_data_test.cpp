@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -136,6 +137,88 @@ TEST_F(PrepareDataTest, RawDataIsPreparedOnceForAModelsVocabulary) {
   spec_.vocabulary = 200;
   EXPECT_NE(open().train_file, path);
   EXPECT_THAT(calls(), ElementsAre(HasSubstr("--vocabulary 100"), HasSubstr("--vocabulary 200")));
+}
+
+TEST_F(PrepareDataTest, WhateverShapesTokensIsInTheKey) {
+  std::string last = open().train_file;
+  fs::create_directory(folder_ / "model" / "additional_chat_templates");
+  for (const char* name :
+       {"config.json", "tokenizer.json", "tokenizer_config.json", "sentencepiece.bpe.model", "spiece.model",
+        "qwen.tiktoken", "vocab.json", "vocab.txt", "merges.txt", "bpe.codes", "chat_template.jinja",
+        "special_tokens_map.json", "added_tokens.json", "additional_chat_templates/default.jinja"}) {
+    for (const char* content : {"one", "two"}) {
+      write(folder_ / "model" / name, content);
+      const std::string now = open().train_file;
+      EXPECT_NE(now, last) << name << " " << content;
+      last = now;
+    }
+  }
+  for (const char* name : {"model.safetensors", "trainer_state.json", "README.md"}) {
+    write(folder_ / "model" / name, "one");
+    EXPECT_EQ(open().train_file, last) << name;
+  }
+}
+
+TEST_F(PrepareDataTest, TheLibrariesOfThePythonAreInTheKey) {
+  const fs::path packages = folder_ / "environment[1]" / "lib" / "python3.12" / "site-packages";
+  fs::create_directories(packages.parent_path().parent_path().parent_path() / "bin");
+  fs::create_directories(packages / "tokenizers-0.1.dist-info");
+  const fs::path python = folder_ / "environment[1]" / "bin" / "python";
+  fs::copy_file(folder_ / "python", python);
+  setenv("PROTRAIN_PYTHON", python.c_str(), 1);
+  std::string last = open().train_file;
+  EXPECT_EQ(open().train_file, last);
+  const auto renewed = [&] { return std::exchange(last, open().train_file) != last; };
+  fs::create_directory(packages / "transformers-5.1.dist-info");
+  EXPECT_TRUE(renewed());
+  fs::rename(packages / "transformers-5.1.dist-info", packages / "transformers-5.2.dist-info");
+  EXPECT_TRUE(renewed());
+  fs::create_directory(packages / "transformers_more-1.dist-info");
+  EXPECT_FALSE(renewed());
+}
+
+TEST_F(PrepareDataTest, ATokenizerIsGivenWhereThePythonPartFindsOne) {
+  const auto given = [&](const char* name) {
+    fs::remove_all(folder_ / "model");
+    fs::create_directory(folder_ / "model");
+    write(folder_ / "model" / name, name);
+    open();
+    return calls().back().find("--tokenizer=") != std::string::npos;
+  };
+  for (const char* name :
+       {"tokenizer.json", "vocab.json", "vocab.txt", "sentencepiece.bpe.model", "qwen.tiktoken", "tokenizer.model"}) {
+    EXPECT_TRUE(given(name)) << name;
+  }
+  for (const char* name : {"tokenizer_config.json", "config.json", "model.safetensors"}) {
+    EXPECT_FALSE(given(name)) << name;
+  }
+}
+
+TEST_F(PrepareDataTest, ATokenizerThatCannotBeLookedAtIsRefused) {
+  const auto fault = [&](ExitCode code) -> std::string {
+    try {
+      open();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+      return error.what();
+    }
+    return "not refused";
+  };
+  fs::create_symlink("loop", folder_ / "loop");
+  const std::map<std::string, std::string> faults = {
+      {(folder_ / "loop").string(), "Too many levels of symbolic links, so there is no tokenizer"},
+      {(folder_ / std::string(5000, 'a')).string(), "File name too long, so there is no tokenizer"},
+      {(folder_ / "absent").string(), "is not a folder, so there is no tokenizer"},
+  };
+  for (const auto& [folder, text] : faults) {
+    config_.tokenizer_name = folder;
+    EXPECT_THAT(fault(ExitCode::kConfig), AllOf(HasSubstr(folder), HasSubstr(text)));
+    EXPECT_EQ(find_prepared(real_files(), config_, config_.train_file, "train_file", kVocabulary), std::nullopt);
+  }
+  config_.tokenizer_name.clear();
+  fs::create_symlink("merges.txt", folder_ / "model" / "merges.txt");
+  EXPECT_THAT(fault(ExitCode::kFiles), HasSubstr("merges.txt: Too many levels of symbolic links"));
+  EXPECT_THAT(calls(), IsEmpty());
 }
 
 TEST_F(PrepareDataTest, TwoStarsAreAnyNumberOfFolders) {

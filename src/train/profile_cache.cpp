@@ -20,7 +20,7 @@ namespace protrain {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMeasuredVersion = 4;  // raised when the same calls would be measured or kept differently
+constexpr int kMeasuredVersion = 5;  // raised when the same calls would be measured or kept differently
 constexpr std::string_view kCpuMachine = "CPU: ", kCudaMachine = "GPU: ";
 
 std::string first_line(const fs::path& path) {
@@ -188,6 +188,8 @@ StoredProfile profile_of(Files& files, const TrainConfig& config, const ModelSou
   StoredProfile profile;
   profile.key = profile_key(config, model, measured);
   profile.machine = machine_name(*measured.device);
+  profile.compute = measured.shape.compute;
+  profile.outside = measured.outside_bytes;
   profile.memory = measured.profile;
   const fs::path folder = profile_folder();
   if (cache != ProfileCache::kRenew) {

@@ -5,15 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/seconds_since.h"
+
 namespace protrain {
 namespace {
 
 constexpr int kBarWidth = 24;
 constexpr double kSecondsBetweenDraws = 0.1;
-
-double seconds_since(std::chrono::steady_clock::time_point then) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
-}
 
 }  // namespace
 

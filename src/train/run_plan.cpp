@@ -50,7 +50,7 @@ MemoryLimits memory_limits(const TrainConfig& config, const MeasuredModel& measu
   limits.outside = measured.outside_bytes;
   limits.device_cap = config.device_memory_limit.bytes;
   limits.device = device.capacity() - (limits.device_is_host ? 0 : kDeviceReserve);
-  if (limits.device_cap > 0) limits.device = std::min(device.capacity(), limits.device_cap - limits.outside);
+  if (limits.device_cap > 0) limits.device = std::min(limits.device, limits.device_cap - limits.outside);
   limits.host = plannable_host_memory();
   if (config.host_memory_limit.bytes > 0) limits.host = std::min(limits.host, config.host_memory_limit.bytes);
   limits.process = measured.process_bytes;
@@ -116,6 +116,7 @@ RunPlan choose_plan(Files& files, const TrainConfig& config, const ModelSource& 
   run.host_reserve = host_reserve(config, run.limits);
   SearchSpace space = knobs.space(model.spec, run.shape.compute);
   if (!space.order) space.order = order;
+  run.space = space;
   const auto ask = [&](const RunShape& shape, const Profile& profile, const MemoryLimits& limits,
                        const SearchSpace& in) {
     return search_plan(model.spec, shape, profile, with_calls_of(measured.rates, profile), limits, in, config,
@@ -157,13 +158,16 @@ Revision revise_plan(const TrainConfig& config, const ModelSource& model, const 
   revision.present =
       predict(model.spec, run.chunks, run.shape, run.profile, run.plan, run.layout, revision.rates, options);
 
-  SearchSpace space;
+  SearchSpace space = run.space;
   space.chunk_bytes = run.plan.chunk_bytes;
   space.n_persist = run.plan.n_persist;
   space.n_buffer = run.plan.n_buffer;
   space.gradient_slots = run.plan.gradient_slots;
   space.order = run.plan.order;
   space.place = run.plan.place;
+  space.n_resident.reset();  // said by `place`, as are the next two
+  space.embedding.reset();
+  space.head.reset();
   space.state_tier = run.plan.state_tier;
   MemoryLimits limits = run.limits;
   const MemoryNeed need(run.layout);
@@ -174,6 +178,7 @@ Revision revise_plan(const TrainConfig& config, const ModelSource& model, const 
   next.shape = run.shape;
   next.profile = run.profile;
   next.rates = revision.rates;
+  next.space = run.space;
   next.limits = run.limits;
   next.host_reserve = run.host_reserve;
   next.host_before = run.host_before;

@@ -21,6 +21,7 @@ struct RunPlan {
   Plan plan;
   std::vector<Chunk> chunks;
   Layout layout;
+  SearchSpace space;  // what the user's knobs left to the search
   MemoryLimits limits;
   Bytes host_reserve = 0;  // of this host: left to the system beside limits.host
   Bytes host_before = 0;   // resident at most before there was a plan, while the machine was measured; 0: not known
@@ -35,8 +36,9 @@ RunPlan choose_plan(Files&, const TrainConfig&, const ModelSource&, const Measur
                     std::optional<Order> order = {});
 
 // The plan of a run that goes on, once more with the rates of one of its steps: `measured` is the timeline of
-// `schedule`, a full step. Only knobs that leave the model's state where it is are chosen anew (activation modes and
-// how far their transfers lag), within the arenas that are there. Changes no bit of the result.
+// `schedule`, a full step. Only knobs that leave the model's state where it is and that the user did not set are chosen
+// anew (activation modes and how far their transfers lag), within the arenas that are there. Changes no bit of the
+// result.
 struct Revision {
   Rates rates;         // refined
   Prediction present;  // of the plan that rules, with them

@@ -74,12 +74,12 @@ RunState parse_run_state(const std::string& text, const std::string& file) {
   }
 }
 
-std::optional<Order> stored_order(Files& files, const std::vector<std::filesystem::path>& checkpoints) {
+std::optional<RunState> stored_run(Files& files, const std::vector<std::filesystem::path>& checkpoints) {
   for (const std::filesystem::path& checkpoint : checkpoints) {
     const std::filesystem::path file = checkpoint / kTrainerStateFile;
     try {
       const TrainerState stored = parse_trainer_state(files.read_text(file), file.string());
-      return parse_run_state(stored.state.extra_json, file.string()).order;
+      return parse_run_state(stored.state.extra_json, file.string());
     } catch (const Error&) {
       continue;  // whether it can be gone on from is asked, and told, when it is loaded
     }
@@ -118,6 +118,12 @@ void check_resume(const RunState& now, std::uint64_t data_now, const RunState& t
   if (!changed.empty()) {
     log::warning("{} was made with other settings, so this run does not go on as that one would have: {}", checkpoint,
                  changed);
+  }
+  if (now.sampling.micro_batch != then.sampling.micro_batch) {
+    log::warning(
+        "{} was made with micro-batches of {} rows, this run has {}: gradients are summed in other parts, so results "
+        "agree to rounding, not bit for bit",
+        checkpoint, then.sampling.micro_batch, now.sampling.micro_batch);
   }
   if (now.order != then.order && now.sampling.accumulation > 1) {
     log::warning(

@@ -30,12 +30,12 @@ std::map<std::string, std::string> update_settings(const TrainConfig&, DType com
 std::string run_state_json(const RunState&);
 RunState parse_run_state(const std::string& json, const std::string& file);  // Error(kFiles)
 
-// The order of accumulation that the first readable one of these checkpoints was made with; none of no checkpoint.
-std::optional<Order> stored_order(Files&, const std::vector<std::filesystem::path>& checkpoints);
+// What the first readable one of these checkpoints says; none of no checkpoint.
+std::optional<RunState> stored_run(Files&, const std::vector<std::filesystem::path>& checkpoints);
 
 // Refuses (Error(kConfig), Error(kData)) when the data or the order of samples would differ: resume would repeat and
-// leave out samples. The micro-batch may change where micro-batch x accumulation stays. Changed settings are warned of
-// in one line.
+// leave out samples. The micro-batch may change where micro-batch x accumulation stays. What changes bits is warned of,
+// changed settings in one line.
 void check_resume(const RunState& now, std::uint64_t data_now, const RunState& then, std::uint64_t data_then,
                   const std::string& checkpoint);
 

@@ -8,6 +8,7 @@
 
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/seconds_since.h"
 #include "base/thread_pool.h"
 #include "checkpoint/folder_names.h"
 #include "checkpoint/training_checkpoint.h"
@@ -38,8 +39,6 @@ using Clock = std::chrono::steady_clock;
 constexpr Bytes kOutsideGrowth = 16 * kMiB;
 // A plan that gains less in prediction is not worth a switch between two steps.
 constexpr double kWorthASwitch = 0.03;
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 bool interrupted() { return signal_received() != 0; }
 
@@ -123,7 +122,7 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
       forecast_(config.prediction_steps) {
   stop_if_signalled();  // before the first step there is nothing to save: the state is what it was made from
   plans_.push_back(std::make_unique<RunPlan>(
-      plan_run(files_, config_, *model_, data_, measured_, stored_order(files_, checkpoints_))));
+      plan_run(files_, config_, *model_, data_, measured_, stored_run(files_, checkpoints_))));
   files_.write_text(output_ / kRunConfigFile, print_config(config_), false);
   stop_if_signalled();
   plan().host_before = host_memory().peak;
@@ -340,6 +339,7 @@ void Trainer::plan_anew(const Timeline& timeline) {
     log::info("step {}: the rates are those of its trace from here on; the plan stays", state_.step);
     plan().rates = std::move(revision.rates);
     plan().found.prediction = std::move(revision.present);
+    plan().found.runner_up.reset();  // its time was of the old rates
   }
   write_plan();
 }

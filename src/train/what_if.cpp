@@ -28,6 +28,7 @@ struct Machine {
   // Error(kConfig) for shapes that it does not know.
   std::function<StoredProfile(const RunShape&)> profile;
   std::function<Profile(const RunShape&)> memory;  // the profile's, and nothing is timed for it
+  std::function<bool(const RunShape&)> knows = [](const RunShape&) { return true; };
 };
 
 // A run's data as far as memory and time see it.
@@ -106,6 +107,31 @@ bool covers(const StoredProfile& profile, const ModelSpec& spec, const RunShape&
   return true;
 }
 
+// How many samples packed rows hold is the data's affair: where it is presumed, the profile knows better.
+void take_samples(RunShape& run, const StoredProfile& profile) {
+  const auto take = [&](BatchShape& batch, bool training) {
+    const auto like = [&](const Rates::Call& call) {
+      BatchShape asked = batch;
+      asked.max_samples = call.key.shape.max_samples;
+      return call.key.training == training && call.key.shape == asked;
+    };
+    const auto found = std::ranges::find_if(profile.rates.calls, like);
+    if (batch.packed && found != profile.rates.calls.end()) batch.max_samples = found->key.shape.max_samples;
+  };
+  for (BatchShape& batch : run.train_shapes) take(batch, true);
+  for (BatchShape& batch : run.eval_shapes) take(batch, false);
+}
+
+DType compute_of(const TrainConfig& config, const StoredProfile& profile, const std::string& file) {
+  if (config.bf16 != Switch::kAuto && (config.bf16 == Switch::kTrue) != (profile.compute == DType::kBf16)) {
+    fail(ExitCode::kConfig,
+         "--profile: {} is of a run in {}, and bf16 is {}: leave bf16 at auto, or make one with this configuration "
+         "(protrain profile --output FILE)",
+         file, transformers_name(profile.compute), config.bf16 == Switch::kTrue);
+  }
+  return profile.compute;
+}
+
 std::shared_ptr<StoredProfile> read_profile(Files& files, const WhatIfOptions& options) {
   const std::string text = read_option(files, "--profile", options.profile, "protrain profile --output FILE makes one");
   return std::make_shared<StoredProfile>(parse_profile(text, options.profile));
@@ -127,10 +153,11 @@ Machine from_profile(Files& files, const TrainConfig& config, const WhatIfOption
            "--host-memory",
            options.profile);
     }
-    set_limits(machine, config, options, 0, 0, 0);
+    set_limits(machine, config, options, 0, profile->outside, 0);
   }
-  machine.profile = [profile, &model, file = options.profile](const RunShape& run) {
-    if (!covers(*profile, model.spec, run)) {
+  machine.knows = [profile, &model](const RunShape& run) { return covers(*profile, model.spec, run); };
+  machine.profile = [profile, knows = machine.knows, file = options.profile](const RunShape& run) {
+    if (!knows(run)) {
       const BatchShape& batch = run.train_shapes.front();
       fail(ExitCode::kConfig,
            "--profile: {} was made for another model or other shapes than {} rows of {} tokens{}: make one with this "
@@ -224,14 +251,27 @@ class Asker {
     return answer;
   }
 
-  // The fastest of all micro-batches that make up the update.
-  Answer ask_any_micro_batch(const RunShape& shape) const {
+  // The fastest of all micro-batches that make up the update, and that the machine can tell of.
+  Answer ask_any_micro_batch(const RunShape& shape, std::vector<std::string>& notes) const {
     const std::int64_t samples = shape.train_shapes.front().rows * shape.accumulation;
     std::map<std::int64_t, Answer> answers;
     const std::int64_t best = fastest_micro_batch(samples, [&](std::int64_t rows) -> std::optional<double> {
-      const SearchResult& found = answers.emplace(rows, ask(with_micro_batch(shape, rows))).first->second.found;
-      if (!found.missing.fits()) return std::nullopt;
-      return found.prediction.step_seconds;
+      const RunShape asked = with_micro_batch(shape, rows);
+      if (!answers.empty() && !machine_.knows(asked)) {
+        notes.push_back(
+            fmt::format("per_device_train_batch_size: auto: the profile knows no micro-batches of {} rows: "
+                        "larger ones than {} were not asked about",
+                        rows, answers.rbegin()->first));
+        return std::nullopt;
+      }
+      try {
+        const SearchResult& found = answers.emplace(rows, ask(asked)).first->second.found;
+        if (!found.missing.fits()) return std::nullopt;
+        return found.prediction.step_seconds;
+      } catch (const Error& error) {  // measuring it here ran out of memory
+        if (answers.empty() || error.code() != ExitCode::kDoesNotFit) throw;
+        return std::nullopt;
+      }
     });
     return std::move(answers.at(best));
   }
@@ -306,10 +346,9 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
   DeviceKind kind = DeviceKind::kCuda;
   if (here) kind = device_kind(config);
   if (profile) kind = device_of(*profile).value_or(config.device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda);
-  const DType compute = config.bf16 != Switch::kAuto       ? (config.bf16 == Switch::kTrue ? DType::kBf16 : DType::kF32)
-                        : here || kind == DeviceKind::kCpu ? compute_dtype(config, kind)
-                                                           : DType::kBf16;
+  const DType compute = profile ? compute_of(config, *profile, options.profile) : compute_dtype(config, kind);
   PlannedShape planned = planned_shape(files, config, model.spec, compute);
+  if (profile) take_samples(planned.run, *profile);
   answer.notes = std::move(planned.notes);
   if (!here) add_left_aside(config, profile != nullptr, kind, answer.notes);
   const Machine machine = here      ? of_this_machine(files, config, options, model, planned.run)
@@ -324,7 +363,7 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
 
   const Asker asker(config, model, machine, knobs, compute);
   const bool any_micro_batch = config.per_device_train_batch_size == 0;
-  Answer found = any_micro_batch ? asker.ask_any_micro_batch(planned.run) : asker.ask(planned.run);
+  Answer found = any_micro_batch ? asker.ask_any_micro_batch(planned.run, answer.notes) : asker.ask(planned.run);
   RunPlan& run = answer.run;
   run.limits = machine.limits;
   if (here && !options.host_memory) run.host_reserve = host_reserve(config, run.limits);

@@ -1,9 +1,14 @@
 """Faults one by one: the exit code, and a message that names file and line."""
 
 import json
+import re
+from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
+import transformers
 from chat_tokenizers import write_jsonl
+from protrain import tokenizer
 from protrain.token_file import TokenFile, TokenFileWriter
 from tokenizers import Tokenizer
 
@@ -198,6 +203,24 @@ def test_arguments_and_folders_have_their_own_exit_codes(tmp_path, tokenizers, p
     code, _, err = prepare("--tokenizer", tmp_path / "hollow", "--input", source, "--output", out)
     assert code == 5 and "tokenizer.json: not a tokenizer" in err
     assert not out.exists()
+
+
+def patterns_of_cpp(name: str) -> list[str]:
+    source = (Path(__file__).parents[2] / "src" / "train" / "prepare_data.cpp").read_text("utf-8")
+    return re.findall(r'"([^"]+)"', re.search(name + r" = \{([^}]*)\}", source)[1])
+
+
+def test_both_sides_know_a_tokenizer_by_the_same_files():
+    assert tuple(patterns_of_cpp("kVocabularyFiles")) == tokenizer._VOCABULARY_FILES
+
+
+def test_the_key_of_cached_data_has_every_file_that_tokenizers_read():
+    known = patterns_of_cpp("kVocabularyFiles") + patterns_of_cpp("kShapingFiles")
+    # Tokenizers without a vocabulary file that _load wants are refused.
+    refused = {"prophetnet.tokenizer", "byte_maps.json"}
+    for path in Path(transformers.__file__).parent.glob("models/*/tokenization*.py"):
+        for name in re.findall(r'"[a-z_]+_file": "([^"]+)"', path.read_text("utf-8")):
+            assert name in refused or any(fnmatch(name, pattern) for pattern in known), (path.name, name)
 
 
 def test_a_lone_tokenizer_json_is_enough(tmp_path, tokenizers, prepare):

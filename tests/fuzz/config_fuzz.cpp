@@ -2,9 +2,9 @@
 // its key's range, is of its choices, and reads back from its own print.
 //
 // clang-format off
-// sources: src/train/config.cpp src/train/config_json.cpp src/train/config_keys.cpp src/train/config_text.cpp src/train/foreign_keys.cpp src/base/error.cpp src/base/units.cpp
+// sources: src/train/config.cpp src/train/config_json.cpp src/train/config_keys.cpp src/train/config_text.cpp src/train/foreign_keys.cpp src/base/error.cpp src/base/units.cpp src/base/edit_distance.cpp
 // mutant: src/train/config.cpp s/if \(!value \|\| !in_range\(\*value\)\) wrong\(text, right\);/if (!value) wrong(text, right);/
-// mutant: src/train/config.cpp s/if \(!value \|\| !in_range\(static_cast<double>\(\*value\)\)\) wrong/if (!value) wrong/
+// mutant: src/train/config.cpp s/if \(!value \|\| !in_range\(static_cast<double>\(\*value\)\)\) \{/if (!value) {/
 // mutant: src/train/config.cpp s/if \(!in_range\(static_cast<double>\(to.bytes\)\)\) wrong/if (false) wrong/
 // mutant: src/train/config.cpp s/if \(list_ \|\| values_.size\(\) != 1\) wrong\(whole\(\), right\);//
 // mutant: src/train/config.cpp s/out \+= static_cast<unsigned char>\(c\) < 0x20 \|\| c == 0x7f \? ' ' : c;/out += c;/

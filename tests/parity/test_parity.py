@@ -3,6 +3,7 @@
 All cases run in one process of protrain_probe (see probe.cpp).
 """
 
+import collections
 import json
 import math
 import os
@@ -23,6 +24,7 @@ TOP = pathlib.Path(__file__).resolve().parents[2]
 PROBE = pathlib.Path(os.environ.get("PROTRAIN_BUILD", TOP / "build" / "release")) / "bin" / "protrain_probe"
 NAMES = list(tiny.CONFIGS)
 RANDOM = ["llama_tied_bias", "qwen3", "gpt2", "opt", "opt_post_norm"]
+SEEDS = list(range(7, 15))  # of the draws of samples; every test but that of bf16 takes the first
 CUTS = ["llama", "qwen3_tied", "gpt2", "opt_post_norm"]
 
 
@@ -31,7 +33,8 @@ class Runs:
 
     def __init__(self, folder):
         self.folder = folder
-        self.samples = {name: tiny.make_samples(name) for name in NAMES}
+        self.draws = {name: {seed: tiny.make_samples(name, seed) for seed in SEEDS} for name in NAMES}
+        self.samples = {name: self.draws[name][SEEDS[0]] for name in NAMES}
         self.models = {name: tiny.make_model(name, folder / name) for name in NAMES}
         self.packed, self.places = {}, {}
         cases = []
@@ -42,7 +45,8 @@ class Runs:
             everything = ["logits", "gradients"]
             cases.append(self.case(name, "whole", whole, everything))
             cases.append(self.case(name, "packed", self.packed[name], everything))
-            cases.append(self.case(name, "bf16", whole, everything, compute="bf16"))
+            for seed, draw in self.draws[name].items():
+                cases.append(self.case(name, f"bf16.{seed}", tiny.unpacked(draw, 8), everything, compute="bf16"))
             cases.append(dict(describe=str(self.models[name]), out=str(folder / f"{name}.json")))
         for name in CUTS:
             for rows in (1, 2):
@@ -155,28 +159,34 @@ def test_recompute_and_chunk_size_change_no_bit(runs, name, compute):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_forward_only_head_gives_the_same_loss(runs, name):
-    for kind in ("whole", "packed", "bf16"):
+    for kind in ("whole", "packed", f"bf16.{SEEDS[0]}"):
         result = runs.result(name, kind)
         assert torch.equal(result["losses"], result["forward_losses"])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bf16_is_as_near_to_fp32_as_pytorch_in_bf16(runs, references, name):
-    """Logits and each gradient within 1.5 times; biases of keys, noise in both, with a floor."""
-    result, exact = runs.result(name, "bf16"), references(name)
-    theirs = tiny.batch_reference(runs.models[name], runs.samples[name], torch.bfloat16)
-    logits = whole_logits(result, runs.samples[name])
+    """Logits and each gradient within 1.25 times, root mean square over draws; biases of keys, noise in both, with a floor.
 
-    def distance(some):
-        return math.sqrt(sum((a - b).square().sum().item() for a, b in zip(some, exact["logits"])))
-
-    assert distance(logits) <= 1.5 * distance(theirs["logits"])
-    floor = 1e-4 * global_norm(exact["gradients"])
-    ours = gradients_of(result)
-    for key, wanted in exact["gradients"].items():
-        mine, pytorchs = (ours[key] - wanted).norm().item(), (theirs["gradients"][key] - wanted).norm().item()
-        bound = 1.5 * pytorchs + (floor if key.endswith(tiny.K_BIASES) else 0)
-        assert mine <= bound, (key, mine, pytorchs, floor)
+    One draw tells little of a small tensor: of a bias's 64 numbers the ratio may lie far on either side of 1.
+    """
+    mine, pytorchs = collections.Counter(), collections.Counter()  # squared distances
+    for seed, samples in runs.draws[name].items():
+        result = runs.result(name, f"bf16.{seed}")
+        exact = references(name) if seed == SEEDS[0] else tiny.reference(runs.models[name], samples)
+        theirs = tiny.batch_reference(runs.models[name], samples, torch.bfloat16)
+        for one, other, wanted in zip(whole_logits(result, samples), theirs["logits"], exact["logits"]):
+            mine["logits"] += (one - wanted).square().sum().item()
+            pytorchs["logits"] += (other - wanted).square().sum().item()
+        ours = gradients_of(result)
+        assert sorted(ours) == sorted(exact["gradients"])
+        for key, wanted in exact["gradients"].items():
+            mine[key] += (ours[key] - wanted).square().sum().item()
+            pytorchs[key] += (theirs["gradients"][key] - wanted).square().sum().item()
+    floor = 1e-4 * global_norm(references(name)["gradients"]) * math.sqrt(len(SEEDS))
+    for key in mine:
+        bound = 1.25 * math.sqrt(pytorchs[key]) + (floor if key.endswith(tiny.K_BIASES) else 0)
+        assert math.sqrt(mine[key]) <= bound, (key, math.sqrt(mine[key]), math.sqrt(pytorchs[key]), floor)
 
 
 @pytest.mark.parametrize("name", NAMES)

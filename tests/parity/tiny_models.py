@@ -85,7 +85,7 @@ def make_model(name, folder):
     return pathlib.Path(folder)
 
 
-def make_samples(name, seed=7):
+def make_samples(name, seed):
     """Eight uneven samples: (tokens, labels). A label is the token to predict at its position."""
     generator = torch.Generator().manual_seed(seed)
     settings = CONFIGS[name]

@@ -109,6 +109,49 @@ def test_faulty_model_files(base, model, tmp_path):
     refused(tmp_path, dict(base, model_name_or_path=str(tmp_path / "absent")), 2, "absent")
 
 
+TOO_LONG, LOOP = "File name too long", "Too many levels of symbolic links"
+
+
+@pytest.fixture(params=[TOO_LONG, LOOP])
+def unseen(request, tmp_path):
+    """A path that the system cannot look at, and what it says."""
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path / ("loop" if request.param == LOOP else "a" * 5000), request.param
+
+
+@pytest.mark.parametrize("key,code", [("model_name_or_path", 2), ("config_name", 2), ("tokenizer_name", 2), ("output_dir", 2),
+                                      ("resume_from_checkpoint", 2), ("plan", 2), ("train_file", 4), ("validation_file", 4),
+                                      ("dataset_prepared_path", 4)])
+def test_paths_that_cannot_be_looked_at(key, code, unseen, base, tmp_path):
+    path, why = unseen
+    if key == "config_name":
+        del base["model_name_or_path"]
+    if key == "dataset_prepared_path":
+        base["train_file"] = str(tmp_path / "x.jsonl")
+        (tmp_path / "x.jsonl").write_text('{"input_ids": [1, 2, 3]}\n')
+    refused(tmp_path, dict(base, **{key: str(path)}), code, path, why)
+
+
+def test_paths_of_commands_that_cannot_be_looked_at(unseen, base, model, tmp_path):
+    path, why = unseen
+    config = write_config(tmp_path / "c.yaml", **base)
+    for words in (["export", path, tmp_path / "to"], ["export", model, path], ["init", path, tmp_path / "to"],
+                  ["init", model, path], ["profile", config, "--output", path], ["train", path], ["plan", path]):
+        result = protrain(*words, check=False)
+        assert result.returncode == 2, (words, result.stderr)
+        (line,) = result.stderr.splitlines()
+        assert str(path) in line and why in line
+
+
+def test_files_of_a_model_that_cannot_be_looked_at(base, model, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        folder = tmp_path / name
+        shutil.copytree(model, folder)
+        (folder / name).unlink()
+        (folder / name).symlink_to(name)
+        refused(tmp_path, dict(base, model_name_or_path=str(folder)), 5, name)
+
+
 def test_what_does_not_fit_is_refused_with_both_numbers(base, tmp_path):
     refused(tmp_path, dict(base, device_memory_limit="100KB"), 3, "does not fit", "100000 bytes", "need")
 
@@ -135,6 +178,15 @@ def test_the_same_config_runs_from_config_json_alone(base, model, tmp_path):
     from transformers import AutoModelForCausalLM
 
     AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+
+
+def test_data_with_nothing_left_is_named_by_its_key(base, tmp_path):
+    short = tmp_path / "short.jsonl"
+    short.write_text('{"input_ids": [5]}\n')
+    for key, what in (("train_file", "train on"), ("validation_file", "evaluate with")):
+        refused(tmp_path, base | {key: str(short)}, 4, f"{key}: {short}: no sample is left to {what}; dropped 1")
+    empty = write_tokens(tmp_path / "empty.ptk", [[5, 6, 7]], masks=[[0, 0, 0]])
+    refused(tmp_path, dict(base, validation_file=str(empty)), 4, f"validation_file: {empty}: none of its 1 samples")
 
 
 def test_a_plan_that_cannot_be_read_is_a_fault_of_the_configuration(base, tmp_path):

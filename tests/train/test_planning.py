@@ -33,6 +33,8 @@ def same_bits(output, straight):
 
 def test_the_prediction_is_there_before_the_first_step_and_its_error_is_logged(wide, data, tmp_path):
     log = protrain("train", config_of(tmp_path, wide, data, "out")).stderr
+    if "while the machine was measured" in log:
+        assert "while the machine was measured, with pages of files" in log
     output = tmp_path / "out"
     plan = json.loads((output / "plan.json").read_text())
     prediction = plan["prediction"]
@@ -50,20 +52,24 @@ def test_the_prediction_is_there_before_the_first_step_and_its_error_is_logged(w
     assert (output / "plan.json").stat().st_mtime <= (output / "metrics.jsonl").stat().st_mtime
 
 
+def keep_a_profile_of_no_time(config, cache):
+    """Of a machine that computes in no time: layers are recomputed rather than swapped, and the step takes many times as long as
+    predicted, however busy this machine is."""
+    protrain("profile", config, env={"PROTRAIN_CACHE": str(cache)})
+    kept, = (cache / "profiles").glob("*.json")
+    profile = json.loads(kept.read_text())
+    for call in profile["rates"]["calls"]:
+        call |= {key: call[key] / 100 for key in ("steady", "rested")}
+    kept.write_text(json.dumps(profile))
+
+
 def test_a_prediction_that_stays_far_off_is_replaced_and_the_plan_with_it_and_no_bit_changes(wide, data, tmp_path):
     cache = {"PROTRAIN_CACHE": str(tmp_path / "cache")}
     straight = config_of(tmp_path, wide, data, "straight", max_steps=40)
     protrain("train", straight, env=cache)
     whole = json.loads((tmp_path / "straight" / "plan.json").read_text())["memory"]["device"]["planned_bytes"]
     config = config_of(tmp_path, wide, data, "out", max_steps=40, prediction_steps=5, device_memory_limit=whole * 2 // 3)
-    # A cached profile of a machine that computes in no time: layers are recomputed rather than swapped, and the step takes many times
-    # as long as predicted, however busy this machine is.
-    protrain("profile", config, env=cache)
-    kept, = (tmp_path / "cache" / "profiles").glob("*.json")
-    profile = json.loads(kept.read_text())
-    for call in profile["rates"]["calls"]:
-        call |= {key: call[key] / 100 for key in ("steady", "rested")}
-    kept.write_text(json.dumps(profile))
+    keep_a_profile_of_no_time(config, tmp_path / "cache")
     log = protrain("train", config, env=cache).stderr
     assert "measured before" in log
     assert "with the rates of its trace another plan is" in log or "the rates are those of its trace" in log, log
@@ -77,6 +83,20 @@ def test_a_prediction_that_stays_far_off_is_replaced_and_the_plan_with_it_and_no
     # Times of a machine that others use too: some interval after the change is better foretold, if not every one.
     changed = [i for i, row in enumerate(forecasts) if row["predicted_step_seconds"] != forecasts[0]["predicted_step_seconds"]]
     assert changed and min(errors[i] for i in changed) < errors[0] / 2, errors
+
+
+@pytest.mark.parametrize("given", [{"plan": '{"activation": "recompute", "offload_distance": 1}'}, {"recompute": True, "plan": '{"offload_distance": 1}'}],
+                         ids=["modes", "recompute"])
+def test_what_the_user_set_stays_when_the_plan_is_made_anew(wide, data, tmp_path, given):
+    config = config_of(tmp_path, wide, data, "out", max_steps=40, prediction_steps=5, **given)
+    keep_a_profile_of_no_time(config, tmp_path / "cache")
+    log = protrain("train", config, env={"PROTRAIN_CACHE": str(tmp_path / "cache")}).stderr
+    # With times as they are here keeping all would be much faster: nothing else limits this run.
+    assert "with the rates of its trace another plan is" in log or "the rates are those of its trace" in log, log
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    layers = plan["activation"][1:-1]
+    assert set(layers) <= {"recompute", "recompute_host"}, layers
+    assert plan["offload_distance"] == 1
 
 
 def test_an_automatic_micro_batch_splits_the_update_and_never_changes_it(wide, data, tmp_path):
@@ -97,6 +117,24 @@ def test_an_automatic_micro_batch_splits_the_update_and_never_changes_it(wide, d
                                 gradient_accumulation_steps=accumulated, max_steps=4))
     same_bits(tmp_path / "auto", tmp_path / "fixed")
     assert {row["unplanned_allocations"] for row in rows(tmp_path / "auto")} == {0}
+
+
+@pytest.mark.parametrize("rows_, accumulated", [(1, 12), (6, 2)])
+def test_an_automatic_micro_batch_stays_when_a_run_goes_on(wide, data, tmp_path, rows_, accumulated):
+    cut = dict(per_device_train_batch_size=rows_, gradient_accumulation_steps=accumulated, max_steps=4, lr_scheduler_type="constant")
+    protrain("train", config_of(tmp_path, wide, data, "straight", **cut))
+    halves = config_of(tmp_path, wide, data, "halves", **cut, save_steps=2)
+    protrain("train", halves, "--max_steps", "2")
+    config = tmp_path / "auto.yaml"
+    lines = [line for line in halves.read_text().splitlines() if "batch_size" not in line and "accumulation" not in line]
+    config.write_text("\n".join([*lines, "per_device_train_batch_size: auto", "train_batch_size: 12"]) + "\n")
+    log = protrain("train", config, "--resume-from-checkpoint").stderr
+    assert "micro-batches of" not in log, log
+    same_bits(tmp_path / "halves", tmp_path / "straight")
+    other = {1: 2, 6: 3}[rows_]
+    words = ("--per_device_train_batch_size", other, "--gradient_accumulation_steps", 12 // other, "--max_steps", 5)
+    log = protrain("train", halves, "--resume-from-checkpoint", *words).stderr
+    assert f"was made with micro-batches of {rows_} rows, this run has {other}" in log, log
 
 
 def test_no_limit_on_memory_changes_the_order_of_accumulation(wide, data, tmp_path):

@@ -86,8 +86,64 @@ def test_output_is_what_plan_reads(config, cache, tmp_path):
     assert folder.returncode == 2 and "is a folder" in folder.stderr, folder.stderr
     stored = json.loads(file.read_text())
     assert stored["key"] and stored["machine"]
-    result = protrain("plan", config, "--profile", file, "--device-memory", "1GiB", "--host-memory", "4GiB", "--json")
+    result = protrain("plan", config, "--profile", file, *THERE, "--json")
     assert json.loads(result.stdout)
+
+
+THERE = ("--device-memory", "1GiB", "--host-memory", "4GiB")
+
+
+def test_plan_computes_as_the_profile_did_and_refuses_what_contradicts(config, cache, tmp_path):
+    file = tmp_path / "profile.json"
+    profile(config, cache, "--output", file)
+    config.write_text(config.read_text().replace("bf16: false", "bf16: auto"))
+    for dtype, other in (("float32", "true"), ("bfloat16", "false")):
+        stored = json.loads(file.read_text())
+        stored["compute_dtype"] = dtype
+        file.write_text(json.dumps(stored))
+        answer = json.loads(protrain("plan", config, "--profile", file, *THERE, "--json").stdout)
+        assert answer["batch"]["compute_dtype"] == dtype, answer["batch"]
+        result = protrain("plan", config, "--profile", file, *THERE, "--bf16", other, check=False)
+        assert result.returncode == 2 and f"is of a run in {dtype}, and bf16 is {other}" in result.stderr, result.stderr
+    stored["compute_dtype"] = "float16"
+    file.write_text(json.dumps(stored))
+    result = protrain("plan", config, "--profile", file, *THERE, check=False)
+    assert result.returncode == 2 and 'compute_dtype: "float16", must be float32 or bfloat16' in result.stderr, result.stderr
+
+
+def test_plan_leaves_what_lies_outside_the_arena_as_the_profile_says(config, cache, tmp_path):
+    file = tmp_path / "profile.json"
+    profile(config, cache, "--output", file)
+    config.write_text(config.read_text().replace("device: cpu", "device: auto"))
+    stored = json.loads(file.read_text())
+    limits = []
+    for outside in (0, 100 << 20):
+        stored.update(machine="GPU: some", outside_bytes=outside)
+        file.write_text(json.dumps(stored))
+        device = json.loads(protrain("plan", config, "--profile", file, *THERE, "--json").stdout)["memory"]["device"]
+        assert device["outside_bytes"] == outside
+        limits.append(device["limit_bytes"])
+    assert limits[0] - limits[1] == 100 << 20
+
+
+def test_plan_takes_the_packed_rows_of_the_profile_where_the_data_is_elsewhere(config, cache, tmp_path):
+    file = tmp_path / "profile.json"
+    profile(config, cache, "--packing", "--output", file)
+    lines = [line for line in config.read_text().splitlines() if not line.startswith(("train_file", "validation_file"))]
+    config.write_text("\n".join([*lines, "train_file: absent.jsonl", "validation_file: absent.jsonl"]) + "\n")
+    answer = json.loads(protrain("plan", config, "--packing", "--profile", file, *THERE, "--json").stdout)
+    assert answer["batch"]["train_shapes"][0]["packed"] and any("presumed" in note for note in answer["notes"])
+    result = protrain("plan", config, "--packing", "--profile", file, *THERE, "--cutoff_len", "16", check=False)
+    assert result.returncode == 2 and "other shapes" in result.stderr, result.stderr
+
+
+def test_plan_with_an_open_micro_batch_asks_about_those_that_the_profile_knows(config, cache, tmp_path):
+    file = tmp_path / "profile.json"
+    open_ = ("--per_device_train_batch_size", "auto", "--train_batch_size", "8")
+    profile(config, cache, *open_, "--output", file)
+    answer = json.loads(protrain("plan", config, *open_, "--profile", file, *THERE, "--json").stdout)
+    assert answer["batch"]["train_shapes"][0]["rows"] == 1
+    assert any("knows no micro-batches of 2 rows" in note for note in answer["notes"]), answer["notes"]
 
 
 @pytest.mark.parametrize("words, said", [((), "the configuration comes first"), (("c.yaml", "--output"), "--output"),

@@ -25,6 +25,12 @@ addEventListener("load", () => {
   try {
     out.charts = Object.fromEntries([...document.querySelectorAll(".chart")].map((chart) =>
       [chart.querySelector("h3")?.textContent || "timeline", chart.querySelectorAll("path[d^=M]").length]));
+    out.levels = Object.fromEntries([...document.querySelectorAll(".chart:has(h3)")].map((chart) =>
+      [chart.querySelector("h3").textContent, chart.querySelectorAll("svg line[stroke-dasharray]").length]));
+    out.outside = [...document.querySelectorAll(".chart svg :is(line, circle, path)")].filter((one) => {
+      const ys = one.tagName === "path" ? one.getAttribute("d").split(/[ML]/).slice(1).map((at) => at.split(" ")[1]) : ["y1", "y2", "cy"].map((name) => one.getAttribute(name) ?? 100);
+      return ys.some((y) => !(7.9 <= Number(y) && Number(y) <= 176.1));
+    }).map((one) => one.outerHTML.slice(0, 200));
     out.canvas = null;
     const canvas = document.querySelector("canvas");
     if (canvas) {
@@ -91,7 +97,7 @@ def look(page, tmp_path, dark=False):
     found = re.search(r'<pre id="look">(.*?)</pre>', dom.stdout, re.DOTALL)
     assert found, dom.stdout[-2000:] + dom.stderr[-2000:]
     out = json.loads(html.unescape(found[1]))
-    assert out["error"] is None and out["owned"] is None and out["requests"] == []
+    assert out["error"] is None and out["owned"] is None and out["requests"] == [] and out["outside"] == []
     return out
 
 
@@ -426,12 +432,30 @@ def test_errors_of_the_prediction_are_those_of_the_log(tmp_path):
     lines = [train_row(step, predicted_step_seconds=0.064 / (1.25 if step < 5 else 0.98)) for step in range(1, 9)]
     lines.insert(4, dict(step=4, kind="forecast", step_error=0.25, compute_error=0.3, h2d_error=None))
     lines.append(dict(step=8, kind="forecast", step_error=-0.02, compute_error=-0.01, h2d_error=0.07))
+    of_steps = report.collect(write_rows(tmp_path / "no-log", [row for row in lines if row["kind"] == "train"]))
+    of_steps = [value for _, value in of_steps["training"]["series"]["error"]]
+    assert of_steps == pytest.approx([0.25] * 4 + [-0.02] * 4)
     folder = write_rows(tmp_path / "out", lines)
     (folder / "plan.json").write_text(json.dumps({"prediction": {"step_seconds": 0.06, "lanes": {"compute": 0.05}}}))
     data = report.collect(folder)
     errors = data["training"]["series"]["error"]
-    assert [value for _, value in errors] == pytest.approx([0.25] * 4 + [-0.02] * 4)
+    assert [value for _, value in errors] == [0.25, -0.02]  # the medians
     assert data["training"]["lane_errors"] == {"compute": [[4, 0.3], [8, -0.01]], "h2d": [[4, None], [8, 0.07]]}
     seen = look(report.page(data), tmp_path)
     assert seen["charts"]["Prediction error"] == 3
     assert "compute 50 ms 83 % 49.5 ms – -1.0 %" in shown(seen["text"])
+
+
+def test_charts_hold_the_prediction_their_levels_and_lines_beyond_the_scale(tmp_path):
+    lines = [
+        train_row(step, step_tokens=640, predicted_step_seconds=0.05, tokens_per_second=9000 + step)
+        for step in range(1, 9)
+    ]
+    lines += [
+        dict(step=step, kind="forecast", step_error=0.3 + step / 100, compute_error=0.3, gpu_update_error=31.0)
+        for step in (4, 8)
+    ]
+    seen = look(report.page(report.collect(write_rows(tmp_path / "out", lines))), tmp_path)
+    assert seen["charts"]["Speed"] == 2
+    assert seen["charts"]["Prediction error"] == 3  # a line far beyond is drawn at the edge
+    assert seen["levels"]["Prediction error"] == 3  # both of 10 % and 0, although every error is positive

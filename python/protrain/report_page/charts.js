@@ -70,7 +70,7 @@ function nearest(points, step) {
   return points.length && Math.abs(points[low][0] - step) <= Math.abs(points[high][0] - step) ? points[low] : points[high];
 }
 
-// series: {name, color, points: [[step, value or null]], width, opacity, dash, dots, loose (does not set the scale)}
+// series: {name, color, points: [[step, value or null]], width, opacity, dash, dots, loose (does not set the scale; what is beyond it is drawn at its edge)}
 // marks: {name, color, runs: [[first, last, count]], at: "top" | "bottom" | "line"}; levels: {name, value, color}
 function lineChart({ title, unit, format, series, marks = [], levels = [], range, mayLog = false, fromZero = false }) {
   const drawn = series.filter((one) => one.points.length);
@@ -102,7 +102,7 @@ function lineChart({ title, unit, format, series, marks = [], levels = [], range
     if (log) { low = least / 1.15; high *= 1.15; }
     else {
       const pad = (high - low) * 0.06 || Math.abs(high) * 0.05 || 1;
-      low = least >= 0 && (fromZero || low - pad < 0) ? 0 : low - pad;
+      low = low >= 0 && (fromZero || low - pad < 0) ? 0 : low - pad;
       high += pad;
     }
     const scale = log ? Math.log : (value) => value;
@@ -114,7 +114,7 @@ function lineChart({ title, unit, format, series, marks = [], levels = [], range
     const parts = grid.map((tick) => [svg("line", { class: "grid", x1: left, x2: width - 8, y1: y(tick), y2: y(tick) }), svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, format(tick))]);
     for (const tick of ticks(from, to, Math.max(2, Math.floor((width - left) / 90))).filter(Number.isInteger)) parts.push(svg("text", { x: Math.min(x(tick), width - 3.3 * tick.toLocaleString("en").length), y: height - bottom + 16, "text-anchor": "middle" }, tick.toLocaleString("en")));
     parts.push(svg("text", { x: (left + width) / 2, y: height - 2, "text-anchor": "middle" }, "step"));
-    for (const level of levels) parts.push(svg("line", { x1: left, x2: width - 8, y1: y(level.value), y2: y(level.value), stroke: level.color, "stroke-dasharray": "5 4" }));
+    for (const level of levels.filter(({ value }) => value >= low && value <= high)) parts.push(svg("line", { x1: left, x2: width - 8, y1: y(level.value), y2: y(level.value), stroke: level.color, "stroke-dasharray": "5 4" }));
     for (const mark of shownMarks) for (const [first, last] of mark.runs) {
       const line = mark.at === "line", wide = Math.max(line ? 1 : 2, x(last) - x(first));
       parts.push(svg("rect", { x: x(first) - (last > first ? 0 : wide / 2), width: wide, y: mark.at === "bottom" ? height - bottom - 7 : top, height: line ? height - top - bottom : 7, fill: mark.color, opacity: line ? 0.6 : 0.9 }));
@@ -122,8 +122,9 @@ function lineChart({ title, unit, format, series, marks = [], levels = [], range
     for (const one of drawn) {
       let path = "", pen = "M";
       const dots = one.dots && one.points.length <= 120 || one.points.length === 1;
-      one.points.forEach(([step, value], i) => {
-        if (!is(value) || (log && value <= 0) || (one.loose && (value < low || value > high))) { pen = "M"; return; }
+      one.points.forEach(([step, real], i) => {
+        const value = one.loose && is(real) ? Math.min(high, Math.max(low, real)) : real;
+        if (!is(value) || (log && value <= 0)) { pen = "M"; return; }
         path += `${pen}${x(step).toFixed(1)} ${y(value).toFixed(1)}`;
         const alone = pen === "M" && !is((one.points[i + 1] || [])[1]);
         pen = "L";

@@ -42,14 +42,14 @@ function training() {
   ];
   const charts = el("div", { class: "charts" },
     lineChart({ title: "Loss", unit: "nats a token", format: plain, range, marks, mayLog: true, series: [...withTrend("training", "var(--c0)", S.loss, S.loss_trend), { name: "evaluation", color: "var(--c2)", points: S.eval_loss, dots: true, width: 2 }, { name: "before resuming", color: "var(--c7)", points: S.loss_again, opacity: 0.6, width: 1, loose: true }] }),
-    lineChart({ title: "Speed", unit: "tokens/s", format: plain, range, fromZero: true, marks: marks.slice(2), levels: is(P.tokens_per_second) && !S.predicted_tokens_per_second.length ? [{ name: "predicted", value: P.tokens_per_second, color: "var(--c3)" }] : [], series: [...withTrend("measured", "var(--c0)", S.tokens_per_second, S.tokens_per_second_trend), { name: "predicted", color: "var(--c3)", points: S.predicted_tokens_per_second, dash: "5 4", loose: true }] }),
+    lineChart({ title: "Speed", unit: "tokens/s", format: plain, range, fromZero: true, marks: marks.slice(2), levels: is(P.tokens_per_second) && !S.predicted_tokens_per_second.length ? [{ name: "predicted", value: P.tokens_per_second, color: "var(--c3)" }] : [], series: [...withTrend("measured", "var(--c0)", S.tokens_per_second, S.tokens_per_second_trend), { name: "predicted", color: "var(--c3)", points: S.predicted_tokens_per_second, dash: "5 4" }] }),
     lineChart({ title: "Gradient norm", unit: "before clipping", format: plain, range, marks, mayLog: true, series: withTrend("norm", "var(--c0)", S.grad_norm, S.grad_norm_trend) }),
     lineChart({ title: "Learning rate", unit: "per update", format: plain, range, fromZero: true, marks: marks.slice(1), series: [{ name: "rate", color: "var(--c0)", points: S.learning_rate }] }));
   const rows = T.table.map((row) => [whole(row.step), plain(row.loss, 6), plain(row.eval_loss, 6), plain(row.grad_norm), plain(row.learning_rate), plain(row.tokens_per_second), seconds(row.step_seconds), percent(row.error), "loss" in row ? [row.skipped && "update skipped", (row.loss === null || row.grad_norm === null) && "not finite"].filter(Boolean).join(", ") : "evaluation"]);
   section("Training", charts,
     T.again > 0 && el("p", { class: "quiet" }, `${whole(T.again)} rows of steps that were trained again after a resume count no more; the newer ones do.`),
     !S.eval_loss.length && missing("No evaluation: set validation_file and eval_steps."),
-    folded(`Table of these charts${T.rows > T.table.length ? `: a selection of ${whole(T.rows)} logged steps` : ""}`, table(["step", "loss", "evaluation loss", "gradient norm", "learning rate", "tokens/s", "step time", "prediction error", "remark"], rows, [8])));
+    folded(`Table of these charts${T.rows > T.table.length ? `: a selection of ${whole(T.rows)} logged steps` : ""}`, table(["step", "loss", "evaluation loss", "gradient norm", "learning rate", "tokens/s", "step time", "over its prediction", "remark"], rows, [8])));
   return range;
 }
 
@@ -75,7 +75,9 @@ function prediction(range) {
       series: [...withTrend("step", "var(--text)", hundred(S.error), hundred(S.error_trend)), ...lanes.map((lane) => ({ name: lane, color: laneColor(lane), points: hundred(T.lane_errors[lane]), loose: true, dots: true, width: 1 }))] }));
     const at = new Map();
     for (const lane of lanes) for (const [step, value] of T.lane_errors[lane]) at.set(step, { ...at.get(step), [lane]: value });
-    if (at.size) content.push(folded("Table: error of each lane", table(["step", ...lanes], [...at].map(([step, values]) => [whole(step), ...lanes.map((lane) => percent(values[lane]))]))));
+    for (const [step, value] of T.logged_errors) at.set(step, { ...at.get(step), "whole step": value });
+    const columns = T.logged_errors.length ? ["whole step", ...lanes] : lanes;
+    if (at.size) content.push(folded("Table: errors in the log", table(["step", ...columns], [...at].map(([step, values]) => [whole(step), ...columns.map((lane) => percent(values[lane]))]))));
   } else content.push(missing("No prediction of the step time to compare with: plan.json and metrics.jsonl hold none."));
   const busy = el("div", {});
   const fillLanes = (measured) => { const one = lanesTable(measured); busy.replaceChildren(...(one ? [one] : [])); };
@@ -136,7 +138,7 @@ function memory(range) {
   section("Memory", el("div", { class: "charts" },
     el("div", { class: "stack" }, memoryBar("Device", onDevice, device.limit_bytes, T.device_peak_bytes), memoryBar("Host", onHost, host.limit_bytes, T.host_peak_bytes)),
     peaks && lineChart({ title: "Highest use so far", unit: "GiB", format: plain, range, fromZero: true, series: [{ name: "device", color: "var(--c0)", points: gib(S.device_peak_bytes) }, { name: "host", color: "var(--c6)", points: gib(S.host_peak_bytes) }] })),
-    el("p", { class: "quiet" }, "By tag: what lives at the moment when most bytes of the tier do."),
+    el("p", { class: "quiet" }, "By tag: what lives at the moment when most bytes of the tier do. What the host used at most has pages of files in it (LibTorch's are the most), which its plan and limit leave out."),
     folded("Table: bytes by tier and tag", table(["tier", "what", "bytes"], rows, [1])));
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/cgroup.h"
 #include "base/error.h"
+#include "base/seconds_since.h"
 #include "device/device.h"
 #include "device/host_mapping.h"
 
@@ -22,8 +23,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kLaneCount = 4;
 constexpr int kRounds = 200;
 constexpr std::size_t kTurns = std::size_t{kLaneCount} * kRounds;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // An event that a test sets by hand, as a host lane's would be.
 class Gate : public EventState {

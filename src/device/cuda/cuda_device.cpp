@@ -25,7 +25,10 @@ class CudaEventState : public EventState {
 
   bool ready() const override {
     const cudaError_t state = cudaEventQuery(event_.get());
-    if (state == cudaErrorNotReady) return false;
+    if (state == cudaErrorNotReady) {
+      cudaGetLastError();  // no error: a later check on this thread must not report it
+      return false;
+    }
     check_cuda(state, "cudaEventQuery");
     return true;
   }
@@ -194,7 +197,7 @@ class CudaDevice : public Device {
       CudaEventHandle event(raw);
       const Clock::time_point before = Clock::now();
       check_cuda(cudaEventRecord(raw, clock_stream_.get()), "cudaEventRecord");
-      while (cudaEventQuery(raw) == cudaErrorNotReady) continue;
+      while (cudaEventQuery(raw) == cudaErrorNotReady) cudaGetLastError();  // as in ready()
       const Clock::duration window = Clock::now() - before;
       check_cuda(cudaEventSynchronize(raw), "cudaEventSynchronize");
       if (window >= tightest) continue;
@@ -216,7 +219,8 @@ class CudaDevice : public Device {
     }
     check_cuda(error, "cudaMalloc");
     device_arena_ = CudaMemory(memory);
-    PROTRAIN_CHECK(reinterpret_cast<std::uintptr_t>(memory) % kHugePage == 0, "cudaMalloc gave {}", memory);
+    // Of itself cudaMalloc promises 256 bytes only.
+    PROTRAIN_CHECK(reinterpret_cast<std::uintptr_t>(memory) % kAlignment == 0, "cudaMalloc gave {}", memory);
     return static_cast<std::byte*>(memory);
   }
 

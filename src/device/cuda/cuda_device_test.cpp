@@ -27,7 +27,7 @@ TEST_F(CudaHardware, BytesGoThereAndBackOverTwoStreams) {
   constexpr Bytes kBytes = 8 * kMiB;
   std::byte* const on_device = device_->arena(Tier::kDevice, kBytes);
   std::byte* const pinned = device_->arena(Tier::kPinned, 2 * kBytes);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(on_device) % kHugePage, 0u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(on_device) % kAlignment, 0u);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pinned) % kHugePage, 0u);
   for (Bytes i = 0; i < kBytes; ++i) pinned[i] = static_cast<std::byte>(i * 7 % 251);
   const auto up = device_->stream("h2d");
@@ -124,6 +124,20 @@ TEST_F(CudaHardware, MostOfTheHostCanBePinnedAndCopiedFromAnywhere) {
     EXPECT_EQ(pinned[offset], std::byte{5});
     EXPECT_EQ(pinned[offset + kPart - 1], std::byte{5});
   }
+}
+
+TEST_F(CudaHardware, AskingForWorkThatGoesOnLeavesNoErrorBehind) {
+  constexpr Bytes kBytes = 64 * kMiB;
+  std::byte* const on_device = device_->arena(Tier::kDevice, kBytes);
+  const auto stream = device_->stream("compute");
+  for (int i = 0; i < 500; ++i) stream->zero(on_device, kBytes);
+  const Event event = stream->record();
+  EXPECT_FALSE(event.ready());
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  event.wait();
+  EXPECT_TRUE(event.ready());
+  device_->seconds_between(event, make_host_stream()->record());  // sets the two clocks side by side
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
 TEST_F(CudaHardware, AnIndexBeyondTheLastIsAnErrorOfTheConfig) {
