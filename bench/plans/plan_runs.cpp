@@ -79,7 +79,7 @@ class Runs {
     MeasuredModel measured = measure_model(config, *model, data);
     RunPlan run = plan_run(files_, config, *model, data, measured, {});
     Engine engine(config, *model, run, measured);
-    run.limits.outside = settled_outside(run, *measured.device);
+    settle_limits(run, *measured.device);
     fill_quickly(engine.store());
     const json plan = json::parse(plan_file(run, model->spec));
     for (const auto& [key, value] : plan.items()) {

@@ -20,6 +20,13 @@ Bytes device_need(const MemoryNeed& need, const MemoryLimits& limits) {
   return need.device + ceil_div(need.pinned, limits.pinned_of_a_table_byte) + kDevicePieces;
 }
 
+MemoryLimits with_arenas(MemoryLimits limits, Bytes outside) {
+  limits.device -= outside - limits.outside;
+  limits.outside = outside;
+  limits.pinned_of_a_table_byte = 0;
+  return limits;
+}
+
 Shortfall shortfall(const MemoryNeed& need, const MemoryLimits& limits) {
   return {std::max<Bytes>(0, device_need(need, limits) - limits.device),
           std::max<Bytes>(0, host_need(need, limits) - limits.host)};

@@ -38,6 +38,9 @@ struct MemoryNeed {
 
 Bytes host_need(const MemoryNeed&, const MemoryLimits&);    // the process's share included
 Bytes device_need(const MemoryNeed&, const MemoryLimits&);  // the arena and, on CUDA, the driver's tables and pieces
+// As they are once the arenas are there: what the driver keeps for them is part of `outside` and no plan's to take.
+// What the whole device may hold, limits.device + limits.outside, stays.
+MemoryLimits with_arenas(MemoryLimits, Bytes outside);
 // Bytes that are missing; 0 where it fits.
 struct Shortfall {
   Bytes device = 0, host = 0;

@@ -25,7 +25,7 @@ std::string plan_file(const RunPlan& run, const ModelSpec& spec) {
     memory[std::string(tier_name(tier))] = {{"planned_bytes", run.layout.bytes(tier)}, {"by_tag", tags}};
   }
   memory["device"]["live_bound_bytes"] = std::min(run.layout.live_bound, run.layout.bytes(Tier::kDevice));
-  memory["device"]["limit_bytes"] = run.limits.device;
+  memory["device"]["limit_bytes"] = run.limits.device + run.limits.outside;
   memory["device"]["outside_bytes"] = run.limits.outside;
   memory["host"] = {{"process_bytes", run.limits.process},
                     {"planned_bytes", host_need(MemoryNeed(run.layout), run.limits)},
@@ -106,8 +106,10 @@ std::vector<std::string> memory_lines(const RunPlan& run, const ModelSpec& spec)
   }
   const MemoryNeed need(run.layout);
   if (run.limits.outside > 0) {
-    lines.push_back(fmt::format("{:<9}{:>11}  context, modules and libraries on the device", "outside",
-                                format_bytes(run.limits.outside)));
+    lines.push_back(
+        fmt::format("{:<9}{:>11}  of the arena: context, modules, libraries, tables of pinned memory; {} of {} in all",
+                    "outside", format_bytes(run.limits.outside), format_bytes(need.device + run.limits.outside),
+                    format_bytes(run.limits.device + run.limits.outside)));
   }
   const std::string reserve =
       run.host_reserve > 0 ? fmt::format(" ({} more are left to the system)", format_bytes(run.host_reserve)) : "";

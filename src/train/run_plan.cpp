@@ -82,8 +82,8 @@ std::vector<std::string> idle_limits(const TrainConfig& config, const MemoryTher
   return lines;
 }
 
-Bytes settled_outside(const RunPlan& run, const Device& device) {
-  if (device.kind() == DeviceKind::kCpu) return 0;
+void settle_limits(RunPlan& run, const Device& device) {
+  if (device.kind() == DeviceKind::kCpu) return;
   const Bytes arena = run.layout.bytes(Tier::kDevice);
   const Bytes in_use = device.memory().in_use;
   if (run.limits.device_cap > 0 && in_use > run.limits.device_cap) {
@@ -93,7 +93,7 @@ Bytes settled_outside(const RunPlan& run, const Device& device) {
         "the arenas were there; device_memory_limit: {} would fit",
         format_bytes(arena), arena, format_bytes(in_use - arena), format_bytes(run.limits.outside), in_use);
   }
-  return in_use - arena;
+  run.limits = with_arenas(run.limits, in_use - arena);
 }
 
 Bytes state_bytes(const ModelSpec& spec, DType compute) {

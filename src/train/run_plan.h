@@ -59,9 +59,9 @@ SearchResult search_plan(const ModelSpec&, const RunShape&, const Profile&, cons
 std::int64_t fastest_micro_batch(std::int64_t rows_of_update,
                                  const std::function<std::optional<double>(std::int64_t)>& seconds);
 
-// What the device holds beside the arena now that all arenas are there (the driver's tables of pinned memory are part
-// of it); 0 on the CPU. Error(kDoesNotFit) when the user's limit is passed by it.
-Bytes settled_outside(const RunPlan&, const Device&);
+// The limits with_arenas(), now that all are there: what the driver says that the device holds beside its arena. Does
+// nothing on the CPU. Error(kDoesNotFit) when the user's limit is passed by it.
+void settle_limits(RunPlan&, const Device&);
 
 MemoryLimits memory_limits(const TrainConfig&, const MeasuredModel&);
 

@@ -128,7 +128,7 @@ Trainer::Trainer(const TrainConfig& config, Files& files, const ProgressOptions&
   plan().host_before = host_memory().peak;
   restart_peak();
   engine_ = std::make_unique<Engine>(config_, *model_, plan(), measured_);
-  plan().limits.outside = settled_outside(plan(), *measured_.device);
+  settle_limits(plan(), *measured_.device);
   write_plan();
 }
 

@@ -378,6 +378,10 @@ WhatIf what_if(Files& files, const TrainConfig& config, const WhatIfOptions& opt
   run.reason = (config.plan.empty() ? "" : "from " + knobs.source() + ": ") +
                describe(model.spec, {run.plan, run.chunks, run.layout});
   answer.micro_batch = run.shape.train_shapes.front().rows;
+  if (answer.fits()) {
+    const MemoryNeed need(run.layout);
+    run.limits = with_arenas(run.limits, run.limits.outside + device_need(need, run.limits) - need.device);
+  }
   if (config.deterministic && !run.rates.measured && config.bf16 != Switch::kFalse) {
     answer.notes.emplace_back("deterministic attention takes more workspace and time than the estimate has");
   }

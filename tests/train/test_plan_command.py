@@ -131,7 +131,21 @@ def test_knobs_and_keys_of_the_configuration_hold(config):
     layers = own["plan"]["activation"][1:-1]
     assert set(layers) == {"recompute"} and own["batch"]["compute_dtype"] == "float32"
     capped = answer(config, "--device_memory_limit", "1GiB")
-    assert capped["memory"]["device"]["limit_bytes"] < 1 << 30
+    device = capped["memory"]["device"]
+    assert device["limit_bytes"] == 1 << 30 >= device["planned_bytes"] + device["outside_bytes"]
+
+
+def test_what_a_plan_takes_of_the_device_in_all_is_a_limit_that_fits_it(config, tmp_path):
+    tail = ("--per_device_train_batch_size", "64", "--device_memory_limit", "1GiB")
+    first = plan(config, *tail, "--plan", '{"n_persist": 0, "activation": "swap"}', "--json").stdout
+    (tmp_path / "answer.json").write_text(first)
+    device, pinned = json.loads(first)["memory"]["device"], json.loads(first)["memory"]["pinned"]["planned_bytes"]
+    need = device["planned_bytes"] + device["outside_bytes"]
+    assert pinned > 0 and need < 1 << 30
+    same = answer(config, *tail[:2], "--plan", tmp_path / "answer.json", "--device_memory_limit", need)
+    assert same["memory"]["device"]["planned_bytes"] + same["memory"]["device"]["outside_bytes"] == need
+    result = plan(config, *tail[:2], "--plan", tmp_path / "answer.json", "--device_memory_limit", need - 1, check=False)
+    assert result.returncode == 3 and "1 bytes short" in result.stderr, result.stderr
 
 
 def test_the_answer_is_a_plan_for_the_next_question(config, tmp_path):
