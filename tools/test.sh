@@ -61,7 +61,7 @@ stage layers 1 python3 tools/check_layers.py
 stage format 2 bash -c format
 stage build 25 bash -c 'set -o pipefail; build release'
 stage unit $unit_minutes bash -c 'units release 1 --no-tests=error'
-stage system 20 "$venv/bin/python" -m pytest -q -x --no-header -p no:cacheprovider tests
+stage system 30 "$venv/bin/python" -m pytest -q -x --no-header -p no:cacheprovider tests
 export PROTRAIN_TEST_FULL=0 test_seconds=300
 stage asan 15 bash -c 'set -o pipefail; build asan && units asan "$cores" -E "^search$"'
 stage tsan 15 bash -c 'set -o pipefail; build tsan && units tsan "$cores" -E "^search$"'
