@@ -19,8 +19,7 @@ constexpr std::int64_t kLargestSeed = 9'000'000'000'000'000;  // that of the con
 constexpr const char* kOverwriteHelp = "write over the model that the folder holds";
 
 // libgomp reads this when it is loaded, which was before main: idle threads of the LibTorch team must sleep, or they
-// take the cores of the lanes (a tiny step goes from 8 to 33 ms). So the program starts itself once more, unless the
-// user chose.
+// take the cores of the lanes. So the program starts itself once more, unless the user chose.
 void restart_with_passive_waiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY")) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);

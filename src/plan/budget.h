@@ -20,7 +20,8 @@ struct MemoryLimits {
   Bytes host = 0;        // of all host memory
   Bytes process = 0;     // the process's share of it
   bool device_is_host = false;
-  // CUDA: the driver keeps tables of pinned memory on the device, one byte for so many (kPinnedOfATableByte); 0: none.
+  // CUDA: the driver keeps tables of pinned memory on the device, one byte for so many (kPinnedOfATableByte); 0: none,
+  // or `outside` has them.
   Bytes pinned_of_a_table_byte = 0;
 };
 
@@ -38,8 +39,8 @@ struct MemoryNeed {
 
 Bytes host_need(const MemoryNeed&, const MemoryLimits&);    // the process's share included
 Bytes device_need(const MemoryNeed&, const MemoryLimits&);  // the arena and, on CUDA, the driver's tables and pieces
-// As they are once the arenas are there: what the driver keeps for them is part of `outside` and no plan's to take.
-// What the whole device may hold, limits.device + limits.outside, stays.
+// The same limits once the arenas are there, when `outside` is what lies beside the device's: what the driver keeps
+// for them is part of it. What the whole device may hold, limits.device + limits.outside, stays.
 MemoryLimits with_arenas(MemoryLimits, Bytes outside);
 // Bytes that are missing; 0 where it fits.
 struct Shortfall {

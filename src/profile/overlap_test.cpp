@@ -2,20 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <stdexcept>
-#include <utility>
 
 namespace protrain::profile {
 namespace {
 
 constexpr Bytes kCopy = 256 * kKiB;
-constexpr OverlapPace kPace = {.settle = 5e-3, .window = 50e-3};
+constexpr OverlapPace kPace = {.settle = 50e-3, .window = 500e-3};
 
-// A device whose links take about a millisecond for a copy, and streams to copy on.
+// A device whose links take about ten milliseconds for a copy, and streams to copy on: on a busy machine a thread may
+// wake a millisecond or two late.
 struct Links {
   std::unique_ptr<Device> device =
-      make_cpu_device({.capacity = 8 * kMiB, .h2d_bytes_per_second = 250e6, .d2h_bytes_per_second = 250e6});
+      make_cpu_device({.capacity = 8 * kMiB, .h2d_bytes_per_second = 25e6, .d2h_bytes_per_second = 25e6});
   std::byte* on_device = device->arena(Tier::kDevice, 4 * kCopy);
   std::byte* on_host = device->arena(Tier::kPinned, 4 * kCopy);
   std::unique_ptr<Stream> a = device->stream("a"), b = device->stream("b");
@@ -33,36 +32,26 @@ double at(const std::array<std::array<double, kLanes>, kLanes>& slowdown, Lane a
   return slowdown[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)];
 }
 
-// Of two lanes beside each other. What else the machine works at may lie beside one measurement alone: it is asked
-// again until both are as they should be.
-std::pair<double, double> slowdown_of(const Links& links, const LaneLoad& a, const LaneLoad& b, double least,
-                                      double most) {
-  std::pair<double, double> seen;
-  for (int asked = 0; asked < 20; ++asked) {
-    const auto slowdown = slowdowns(*links.device, {a, b}, kPace);
-    seen = {at(slowdown, a.lane, b.lane), at(slowdown, b.lane, a.lane)};
-    if (std::min(seen.first, seen.second) >= least && std::max(seen.first, seen.second) <= most) break;
-  }
-  return seen;
-}
-
 TEST(Overlap, TwoLanesOnOneLinkTakeTwiceAsLong) {
   const Links links;
   for (const bool own_thread : {true, false}) {
-    const auto [first, second] = slowdown_of(links, links.up(Lane::kH2d, *links.a, 0),
-                                             links.up(Lane::kCompute, *links.b, kCopy, own_thread), 1.6, 2.4);
-    EXPECT_NEAR(first, 2, 0.4);
-    EXPECT_NEAR(second, 2, 0.4);
+    const auto slowdown =
+        slowdowns(*links.device,
+                  {links.up(Lane::kH2d, *links.a, 0), links.up(Lane::kCompute, *links.b, kCopy, own_thread)}, kPace);
+    EXPECT_NEAR(at(slowdown, Lane::kH2d, Lane::kCompute), 2, 0.4);
+    EXPECT_NEAR(at(slowdown, Lane::kCompute, Lane::kH2d), 2, 0.4);
   }
 }
 
 TEST(Overlap, LanesThatShareNothingDoNotSlowDown) {
   const Links links;
-  const auto [first, second] =
-      slowdown_of(links, links.up(Lane::kH2d, *links.a, 0), links.down(Lane::kD2h, *links.b, 2 * kCopy), 1, 1.3);
-  for (const double value : {first, second}) {
-    EXPECT_GE(value, 1);
-    EXPECT_LE(value, 1.3);
+  const auto slowdown =
+      slowdowns(*links.device, {links.up(Lane::kH2d, *links.a, 0), links.down(Lane::kD2h, *links.b, 2 * kCopy)}, kPace);
+  for (const auto& row : slowdown) {
+    for (const double value : row) {
+      EXPECT_GE(value, 1);
+      EXPECT_LT(value, 1.3);
+    }
   }
 }
 
@@ -73,9 +62,9 @@ TEST(Overlap, ALongPieceBesideShortOnesIsSeenWhole) {
                              for (int i = 0; i < 80; ++i) on.copy(links.on_host, links.on_device, kCopy);
                            },
                            true};
-  const auto [first, second] = slowdown_of(links, longer, links.up(Lane::kH2d, *links.a, kCopy), 1, 1.3);
-  EXPECT_LE(first, 1.3);
-  EXPECT_LE(second, 1.3);
+  const auto slowdown = slowdowns(*links.device, {links.up(Lane::kH2d, *links.a, kCopy), longer}, kPace);
+  EXPECT_LT(at(slowdown, Lane::kD2h, Lane::kH2d), 1.3);
+  EXPECT_LT(at(slowdown, Lane::kH2d, Lane::kD2h), 1.3);
 }
 
 TEST(Overlap, AFailureOfEitherLaneReachesTheCaller) {

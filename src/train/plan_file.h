@@ -1,6 +1,7 @@
-// output_dir/plan.json: the plan, its layout, and beside them "memory": by tier what is planned, by tag; limits; what
-// lies outside of the arenas; and "prediction": step time, lanes, what binds, the runner-up, what was searched.
-// PlanKnobs reads the knobs back and leaves the rest. Pure; thread-safe.
+// output_dir/plan.json: the plan, its layout, and beside them "memory": by tier what is planned, by tag; limits (the
+// device's: of its arena and what lies outside of it together); what lies outside of the arenas; and "prediction": step
+// time, lanes, what binds, the runner-up, what was searched. PlanKnobs reads the knobs back and leaves the rest. Pure;
+// thread-safe.
 #pragma once
 #include <string>
 #include <vector>

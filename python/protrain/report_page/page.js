@@ -122,7 +122,7 @@ function tierSegments(tier, prefix = "") {
 function memory(range) {
   if (!M) return section("Memory", missing("No plan.json with the bytes of each tier."));
   const device = M.device || {}, host = M.host || {};
-  const onDevice = [...tierSegments(device), { name: "context and libraries", value: device.outside_bytes || 0, color: "var(--c7)" }];
+  const onDevice = [...tierSegments(device), { name: "context, libraries, driver", value: device.outside_bytes || 0, color: "var(--c7)" }];
   const onHost = [{ name: "process", value: host.process_bytes || 0, color: "var(--c6)" }, ...tierSegments(M.pinned, "pinned: "), ...tierSegments(M.pageable, "pageable: ")];
   const rest = (host.planned_bytes || 0) - sum(onHost.map((one) => one.value));
   if (rest > 0.5 * (device.planned_bytes || 0)) onHost.push({ name: "the device, which is host memory here", value: rest, color: "var(--c7)" });
@@ -132,7 +132,7 @@ function memory(range) {
     for (const [tag, value] of Object.entries(M[tier].by_tag)) rows.push([tier, tag, bytes(value)]);
     rows.push([tier, "peak, as planned", bytes(M[tier].planned_bytes)]);
   }
-  rows.push(["device", "context and libraries", bytes(device.outside_bytes)], ["device", "limit", bytes(device.limit_bytes)], ["device", "used at most", bytes(T.device_peak_bytes)], ["host", "process", bytes(host.process_bytes)], ["host", "planned in all", bytes(host.planned_bytes)], ["host", "limit", bytes(host.limit_bytes)], ["host", "used at most", bytes(T.host_peak_bytes)], ["", "weights, gradients and moments of the model", bytes(M.state_bytes)]);
+  rows.push(["device", "context, libraries, driver", bytes(device.outside_bytes)], ["device", "limit", bytes(device.limit_bytes)], ["device", "used at most", bytes(T.device_peak_bytes)], ["host", "process", bytes(host.process_bytes)], ["host", "planned in all", bytes(host.planned_bytes)], ["host", "limit", bytes(host.limit_bytes)], ["host", "used at most", bytes(T.host_peak_bytes)], ["", "weights, gradients and moments of the model", bytes(M.state_bytes)]);
   const peaks = range && (S.device_peak_bytes.length || S.host_peak_bytes.length);
   const gib = (points) => points.map(([step, value]) => [step, is(value) ? value / 2 ** 30 : value]);
   section("Memory", el("div", { class: "charts" },
